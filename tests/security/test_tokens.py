@@ -384,6 +384,56 @@ async def test_bad_tokens_of_one_host_stop_being_looked_at(
     assert len(held_back) == before  # of a host that has had few
 
 
+class Call:
+    """Of gRPC, from a connection."""
+
+    def __init__(self, token: str, port: int) -> None:
+        self._token, self._port = token, port
+
+    def peer(self) -> str:
+        return f"ipv4:{HOST}:{self._port}"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"),)
+
+
+async def test_who_is_in_renews_a_token_while_somebody_behind_the_same_address_floods(
+    file: Path, executor: CountingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_module, "monotonic", StandingClock())
+    login = TokenLogin(IssuersFile(file), executor, pause=no_pause)
+    first, second, third = (OURS.token("etl/honest", jti=str(number)) for number in range(3))
+    await login.of_call(Call(first, 1))
+    head, payload, _ = OURS.token().split(".")
+    for number in range(FAILURES_BURST):
+        await code_of(login, f"{head}.{payload}.{number:05}")
+    with pytest.raises(ClusterError) as caught:
+        await login.of_call(Call(second, 2))
+    assert caught.value.code is ErrorCode.THROTTLED, "a connection that nobody knows"
+    assert (await login.of_call(Call(second, 1))).principal == "serviceaccount:etl/honest"
+    await login.of_call(Call(second, 2))
+    for code in (ErrorCode.UNAUTHENTICATED, ErrorCode.THROTTLED):
+        with pytest.raises(ClusterError) as caught:
+            await login.of_call(Call(f"{head}.{payload}.{code.name}", 1))
+        assert caught.value.code is code, "one bad token ends it"
+    given = executor.given
+    with pytest.raises(ClusterError):
+        await login.of_call(Call(third, 1))
+    assert executor.given == given
+    await login.of_call(Call(third, 2))
+
+
+async def test_connections_that_are_remembered_are_bounded(
+    file: Path, executor: CountingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_module, "PROVEN_MAX", 3)
+    login = TokenLogin(IssuersFile(file), executor, pause=no_pause)
+    token = OURS.token()
+    for port in range(10):
+        await login.of_call(Call(token, port))
+    assert len(login._proven) == 3
+
+
 async def test_a_bad_token_that_comes_again_is_not_checked_again(
     file: Path, executor: CountingExecutor
 ) -> None:

@@ -9,6 +9,8 @@
 What a flood of bad tokens can use up is bounded: per host, the failures in a second; of all hosts,
 the checks that wait. Whoever is refused again and again waits some seconds for each answer, so that
 a connection asks no more often than it may have calls open. A token that is known passes at once.
+A connection that has shown a good one may show others, whatever its host does, until one is bad:
+so that nobody behind a load balancer keeps those out who are in and renew their tokens.
 """
 
 import asyncio
@@ -43,6 +45,8 @@ WAITING_PER_HOST_MAX: Final = 64
 FAILURES_BURST: Final = 20
 FAILURES_PER_S: Final = 2.0
 HOSTS_MAX: Final = 10_000
+PROVEN_MAX: Final = 10_000
+"""Connections whose last token was good; the oldest is forgotten."""
 ANSWER_AFTER_S: Final = (2.0, 6.0)
 """How long a refusal is held back from a host that has had more of them than FailureLimit allows;
 at random, so that answers, and what is asked next, do not come all at once."""
@@ -128,6 +132,7 @@ class TokenLogin:
         self._known: dict[bytes, _Known] = {}
         self._refused: dict[bytes, tuple[ClusterError, float]] = {}
         self._waiting: dict[bytes, _Waiting] = {}
+        self._proven: dict[str, None] = {}
         self._failures = FailureLimit()
         self._refusals = FailureLimit()
         self._held_back = 0
@@ -136,7 +141,8 @@ class TokenLogin:
 
     async def of_call(self, context: Any) -> Caller:
         """Who makes a call, by its metadata `authorization: Bearer …`. See `Identify`."""
-        host = host_of_peer(context.peer())
+        peer = context.peer()
+        host = host_of_peer(peer)
         for key, value in context.invocation_metadata():
             if key == HEADER:
                 if not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
@@ -145,19 +151,27 @@ class TokenLogin:
                         f"the metadata {HEADER} must be 'Bearer ' and a token",
                         ErrorCode.UNAUTHENTICATED,
                     )
-                return await self.of_token(value[len(SCHEME) :].strip(), host)
+                return await self.of_token(value[len(SCHEME) :].strip(), host, peer)
         return await self.of_token("", host)
 
-    async def of_token(self, token: str, host: str) -> Caller:
+    async def of_token(self, token: str, host: str, connection: str = "") -> Caller:
         """Who holds this token; "": nobody. `host`: where the caller is. See `IdentifyToken`.
+
+        `connection`: one that can show several tokens, by host and port.
 
         Raises ClusterError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, AUTH_NOT_READY, THROTTLED.
         """
         try:
-            return await self._of_token(token, host)
-        except ClusterError:
+            found = await self._of_token(token, host, connection)
+            if connection and connection not in self._proven:
+                _bounded(self._proven, PROVEN_MAX)
+                self._proven[connection] = None
+        except ClusterError as error:
+            if error.code is ErrorCode.UNAUTHENTICATED:
+                self._proven.pop(connection, None)
             await self._hold_back(host)
             raise
+        return found
 
     async def _hold_back(self, host: str) -> None:
         """Before a refusal is told."""
@@ -172,7 +186,7 @@ class TokenLogin:
                 self._held_back -= 1
                 note_wait(monotonic() - now_s)  # or strangers would make the broker seem slow
 
-    async def _of_token(self, token: str, host: str) -> Caller:
+    async def _of_token(self, token: str, host: str, connection: str) -> Caller:
         if not token:
             raise no_token()
         digest = sha256(token.encode()).digest()
@@ -195,12 +209,12 @@ class TokenLogin:
             raise error
         waiting = self._waiting.get(digest)
         if waiting is None:
-            waiting = self._begin(token, digest, host)
+            waiting = self._begin(token, digest, host, connection in self._proven)
         return await asyncio.shield(waiting.answer)
 
-    def _begin(self, token: str, digest: bytes, host: str) -> _Waiting:
+    def _begin(self, token: str, digest: bytes, host: str, is_proven: bool) -> _Waiting:
         """Raises ClusterError(THROTTLED)."""
-        if not self._failures.allows(host, monotonic()):
+        if not is_proven and not self._failures.allows(host, monotonic()):
             raise ClusterError(
                 f"too many tokens from {host} were refused; try again in a second",
                 ErrorCode.THROTTLED,
@@ -297,7 +311,7 @@ def no_token() -> ClusterError:
     )
 
 
-def _bounded(kept: dict[bytes, Any], most: int) -> None:
+def _bounded(kept: dict[Any, Any], most: int) -> None:
     """Makes room for one more; the oldest goes."""
     if len(kept) >= most:
         del kept[next(iter(kept))]
