@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.rpc.streams.end import StreamEnd
+from penstock.rpc.streams.end import MESSAGE_BYTES, StreamEnd
 from penstock.rpc.streams.frames import Received
 
 
@@ -33,7 +33,7 @@ async def test_a_stream_that_is_held_again_before_the_turn_stays_held() -> None:
         end.release()
         end.hold()
         await asyncio.sleep(0)  # polls nothing: a turn of the loop
-        assert (seen, end.waiting_bytes) == ([], 1)
+        assert (seen, end.waiting_bytes) == ([], 1 + MESSAGE_BYTES)
         end.release()
         await asyncio.sleep(0)  # polls nothing: a turn of the loop
         assert (seen, end.waiting_bytes) == ([b"1"], 0)

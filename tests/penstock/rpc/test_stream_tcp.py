@@ -150,6 +150,33 @@ async def test_behind_the_first_message_nothing_is_read_until_its_sender_is_let_
         await stream.close()
 
 
+async def test_empty_messages_fill_no_memory_while_a_stream_is_held() -> None:
+    """As while a producer is above its quota."""
+    count = 500_000
+    accepted: asyncio.Future[TcpStream] = asyncio.Future()
+
+    async def handle(stream: MessageStream) -> None:
+        assert isinstance(stream, TcpStream)
+        assert await stream.receive() == b"hello"
+        stream.hold()
+        accepted.set_result(stream)
+        await stream.deliver(lambda _: None)
+
+    async with serving(handle) as port:
+        stream = await open_tcp_stream(f"{HOST}:{port}")
+        await stream.send(b"hello")
+        there = await accepted
+        assert stream._transport is not None
+        stream._transport.write(message_frame(b"") * count)
+        await wait_until_async(
+            lambda: not there._is_reading or len(there._waiting) == count,
+            what="nothing more is read",
+        )
+        assert len(there._waiting) < 100_000
+        there.cut()
+        await stream.close()
+
+
 async def test_who_is_refused_with_more_to_say_is_told_why() -> None:
     async def refuse(stream: MessageStream) -> None:
         await stream.receive()

@@ -17,6 +17,8 @@ from penstock.rpc.streams.frames import Received
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 """About how much may wait here unread, beyond one message."""
+MESSAGE_BYTES: Final = 64
+"""What a message that waits takes beside its own bytes: of empty ones, too, not any number may."""
 
 
 class StreamEnd:
@@ -49,7 +51,7 @@ class StreamEnd:
             return
         if self._callback is None or self._held or self._waiting:
             self._waiting.append(message)
-            self.waiting_bytes += len(message)
+            self.waiting_bytes += len(message) + MESSAGE_BYTES
             self._wake()
         else:
             self._deliver(self._callback, message)
@@ -120,7 +122,7 @@ class StreamEnd:
 
     def _take(self) -> Received:
         message = self._waiting.popleft()
-        self.waiting_bytes -= len(message)
+        self.waiting_bytes -= len(message) + MESSAGE_BYTES
         self.has_read(message)
         return message
 
