@@ -106,3 +106,11 @@ async def test_others_have_turns_while_many_topics_are_described(cluster: Identi
     assert turns > NAMED_MAX // 200
     assert [topic.topic for topic in answered[0].topics] == names
     assert {topic.error.code for topic in answered[0].topics} == {ErrorCode.UNKNOWN_TOPIC.value}
+
+
+async def test_a_topic_that_is_named_often_is_described_once(cluster: Identified) -> None:
+    """Or one request for a topic of 5,000 partitions would be answered with gigabytes."""
+    entered(Caller(Role.USER, NOBODY))
+    often = pb.MetadataRequest(topics=[*["b", "a"] * (NAMED_MAX // 2)])
+    answer = await describe(cluster.broker._view, often)
+    assert [topic.topic for topic in answer.topics] == ["b", "a"]

@@ -52,10 +52,11 @@ async def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.Metadat
 
 
 async def _add_topics(view: ClusterView, names: Sequence[str], answer: pb.MetadataResponse) -> None:
-    """Those that are named, each with its error if it has one; or all that the caller may see."""
+    """Those that are named, each once, with its error if it has one; or all that the caller may
+    see. A name takes a few bytes of the request, what is said of it up to some 100 KB."""
     if not names:
         view.access.check_ready(caller())
-    for index, name in enumerate(names or sorted(view.names)):
+    for index, name in enumerate(dict.fromkeys(names) or sorted(view.names)):
         if index and index % _SLICE == 0:
             await asyncio.sleep(0)
         if not names and not _is_shown(view, name):
