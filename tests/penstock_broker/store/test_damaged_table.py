@@ -1,5 +1,6 @@
 """A damaged table of RocksDB costs the logs that are in it, and not all writes of the broker."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -128,3 +129,45 @@ def test_one_that_cannot_be_noted_stops_merges_all_the_same(tmp_path: Path) -> N
     table.met("Corruption: 000012.sst", lambda: stops.append("asked"))
     assert (table.what, stops) == ("Corruption: 000012.sst", ["asked"])
     assert DamagedTable(tmp_path / "gone").what == "", "the next run meets it again"
+
+
+def no_sector_of_it_is_readable(table: Path) -> None:
+    """Puts a file whose first gigabytes answer EIO in the place of one that this process has
+    open."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if entry.is_symlink() and entry.readlink() == table:
+            unmapped = os.open("/proc/self/mem", os.O_RDONLY)
+            os.dup2(unmapped, int(entry.name))
+            os.close(unmapped)
+            return
+    raise AssertionError(f"{table} is not open")
+
+
+def test_a_table_with_a_bad_sector_is_a_damaged_one(tmp_path: Path) -> None:
+    logs = Logs(tmp_path / "log")
+    logs.write(STEP)
+    logs.to_tables()
+    logs.again()
+    logs.read(logs.slots[0], 0)  # opens it
+    (table,) = (one for one in logs.path.glob("*.sst") if b"<small-" in one.read_bytes())
+    no_sector_of_it_is_readable(table)
+    with pytest.raises(ClusterError, match="stored bytes are damaged"):  # or nobody copied it again
+        logs.read_all(logs.slots[1])
+    assert table.name in logs.store.damaged_table
+    logs.make_tables(20)
+    logs.again()
+    assert logs.store.damaged_table == "", "the disk reads it again"
+    logs.read_all(logs.slots[1])
+    logs.store.close()
+
+
+def test_a_table_whose_sector_stays_bad_is_not_merged_in_later_runs(tmp_path: Path) -> None:
+    (tmp_path / "000012.sst").symlink_to("/proc/self/mem")  # answers EIO, too
+    what = "IO error: While pread offset 7 len 9: /other/000012.sst: Input/output error"
+    DamagedTable(tmp_path).met(what, lambda: None)
+    assert DamagedTable(tmp_path).what == what
+    (tmp_path / "000012.sst").unlink()
+    (tmp_path / "000012.sst").write_bytes(b"sound")
+    assert DamagedTable(tmp_path).what == ""
+    assert DamagedTable(tmp_path).what == ""
+    assert not (tmp_path / "DAMAGED_TABLE").exists()

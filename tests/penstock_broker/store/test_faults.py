@@ -29,6 +29,10 @@ from penstock_broker.store.faults import CallGate, storage_errors
         ),
         (
             "IO error: While pread offset 7 len 9: /d.blob/000010.sst: Input/output error",
+            ErrorCode.DATA_CORRUPTED,
+        ),
+        (
+            "IO error: While pread offset 7 len 9: /d.blob/000010.log: Input/output error",
             ErrorCode.STORAGE_FAILED,
         ),
         ("", ErrorCode.STORAGE_FAILED),

@@ -5,8 +5,12 @@
 Each start would merge it again otherwise, and end the broker after a few seconds. What the table
 has of a log is copied from other replicas, as any damage is. The table itself goes with the volume:
 until then, no space is freed. Of blob files, see `damaged_blobs`.
+
+A disk that could not be read may be read again: then the table was sound all the time, which each
+start finds out.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +20,8 @@ from penstock_broker.durable_files import DurableFile
 from penstock_broker.store.faults import is_of_a_table
 
 _FILE: Final = "DAMAGED_TABLE"
+_UNREADABLE: Final = re.compile(r"(\w+\.sst): Input/output error")
+_CHUNK_BYTES: Final = 1 << 20
 
 
 class DamagedTable:
@@ -29,7 +35,9 @@ class DamagedTable:
         self._file = DurableFile(folder / _FILE)
         noted = (self._file.read() or b"").decode("utf-8", "replace").strip()
         # Earlier releases noted damage in a blob file here, too.
-        self.what = noted if is_of_a_table(noted) else ""
+        self.what = noted if is_of_a_table(noted) and not _is_over(folder, noted) else ""
+        if noted and not self.what:
+            self._file.path.unlink()
 
     def met(self, what: str, stop_merging: Callable[[], None]) -> None:
         """Notes it, the first time. A full disk does not hide it: then the next run meets it."""
@@ -39,3 +47,17 @@ class DamagedTable:
         stop_merging()
         with suppress(OSError):
             self._file.replace(what.encode() + b"\n")
+
+
+def _is_over(folder: Path, noted: str) -> bool:
+    """Whether the disk reads the table again that it could not read."""
+    named = _UNREADABLE.search(noted)
+    if named is None:
+        return False
+    try:
+        with (folder / named[1]).open("rb") as table:
+            while table.read(_CHUNK_BYTES):
+                pass
+    except OSError:
+        return False
+    return True

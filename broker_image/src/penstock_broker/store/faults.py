@@ -4,7 +4,7 @@
         "… No space left on device …"   → DISK_FULL         nothing was written; space may be freed
         "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
         a blob file that is not there,
-        or has a bad sector             → DATA_CORRUPTED    as above: others have what was in it
+        a bad sector of it or a table   → DATA_CORRUPTED    as above: others have what was in it
         anything else                   → STORAGE_FAILED    outcome unknown
 
 `CallGate` keeps `close` from closing the database while calls still use it, and says when one of
@@ -25,9 +25,9 @@ from penstock_broker.store.interface import DamagedLogError, Slot
 
 _NO_SPACE: Final = ("No space left on device", "NoSpace", "Disk quota exceeded")
 _CORRUPTION: Final = ("Corruption:", "checksum mismatch")
-_UNREADABLE_BLOB: Final = re.compile(
+_UNREADABLE: Final = re.compile(
     r"while (pread|stat a file for size|open a file for random read).*"
-    r"\.blob: (Input/output error|No such file or directory)",
+    r"(\.(blob|sst): Input/output error|\.blob: No such file or directory)",
     re.IGNORECASE,
 )
 
@@ -53,7 +53,7 @@ def translate(error: Exception, doing: str) -> ClusterError:
 
 def _is_damage(text: str) -> bool:
     corrupt = any(mark in text for mark in _CORRUPTION)
-    return corrupt or _UNREADABLE_BLOB.search(text) is not None
+    return corrupt or _UNREADABLE.search(text) is not None
 
 
 def is_of_a_table(text: str) -> bool:
@@ -61,8 +61,7 @@ def is_of_a_table(text: str) -> bool:
 
     Not all that it says of blob files names one.
     """
-    corrupt = any(mark in text for mark in _CORRUPTION)
-    return corrupt and (".sst" in text or "blob" not in text.lower())
+    return _is_damage(text) and (".sst" in text or "blob" not in text.lower())
 
 
 def table_damage(error: ClusterError) -> str:
