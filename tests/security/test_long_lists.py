@@ -14,10 +14,12 @@ from penstock.core.authorization import Kind, Operation, Resource
 from penstock.core.control.admin import TOPICS_MAX
 from penstock.core.groups.offsets import PARTITIONS_MAX
 from penstock.errors import ErrorCode
-from penstock.proto.v1 import admin_pb2, group_pb2
+from penstock.proto.v1 import admin_pb2, group_pb2, transaction_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock_broker.services import limits
 from penstock_broker.services.limits import PARTITIONS_MAX as NAMED_MAX
 from penstock_broker.services.metadata import describe
 from penstock_broker.serving.callers import Caller, Role, entered
@@ -114,3 +116,26 @@ async def test_a_topic_that_is_named_often_is_described_once(cluster: Identified
     often = pb.MetadataRequest(topics=[*["b", "a"] * (NAMED_MAX // 2)])
     answer = await describe(cluster.broker._view, often)
     assert [topic.topic for topic in answer.topics] == ["b", "a"]
+
+
+@pytest.mark.parametrize("kind", ["groups", "transactions"])
+async def test_descriptions_end_where_the_answer_is_full(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Each may have megabytes, and a request may name the same one a thousand times."""
+    monkeypatch.setattr(limits, "ANSWER_BYTES_MAX", 400, raising=False)
+    names, root = ["mine"] * limits.NAMES_MAX, as_user(ROOT)
+    found: Any
+    if kind == "groups":
+        groups: Any = cluster.stub(GroupServiceStub)
+        request = group_pb2.DescribeGroupsRequest(group_ids=names)
+        found = (await groups.DescribeGroups(request, metadata=root)).groups
+    else:
+        transactions: Any = cluster.stub(TransactionServiceStub)
+        asked = transaction_pb2.DescribeTransactionsRequest(transactional_ids=names)
+        found = (await transactions.DescribeTransactions(asked, metadata=root)).transactions
+    codes = [one.error.code for one in found]
+    assert len(codes) == limits.NAMES_MAX, "one for each, in their order"
+    full = codes.index(ErrorCode.INVALID_REQUEST.value)
+    assert 0 < full < 20
+    assert set(codes[full:]) == {ErrorCode.INVALID_REQUEST.value}

@@ -10,6 +10,7 @@ Nothing here decides; `logged.finding` finds group ids, `penstock.rpc.groups` co
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from itertools import count
 from time import monotonic
 from typing import Any, Final, NoReturn
@@ -35,7 +36,7 @@ from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.services.limits import NAMES_MAX, PARTITIONS_MAX, check_count
+from penstock_broker.services.limits import NAMES_MAX, PARTITIONS_MAX, check_count, described
 from penstock_broker.services.locate import unknown_outcome
 from penstock_broker.serving.access import Access
 from penstock_broker.serving.callers import Role, caller
@@ -295,12 +296,9 @@ class GroupService(GroupServiceServicer):
     ) -> pb.DescribeGroupsResponse:
         """Describes each group separately."""
         check_count("groups", len(request.group_ids), NAMES_MAX)
-        return pb.DescribeGroupsResponse(
-            groups=[
-                await self._describe(group_id, include_offsets=request.include_offsets)
-                for group_id in request.group_ids
-            ]
-        )
+        describe = partial(self._describe, include_offsets=request.include_offsets)
+        groups = await described(request.group_ids, describe, _not_described)
+        return pb.DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str, *, include_offsets: bool) -> pb.GroupDescription:
         try:
@@ -310,7 +308,7 @@ class GroupService(GroupServiceServicer):
                 lambda number: DescribeRequested(number, group_id, include_offsets)
             )
         except PenstockError as error:
-            return pb.GroupDescription(group_id=group_id, error=error_to_wire(error))
+            return _not_described(group_id, error)
         assert isinstance(answer, Described)
         return wire.description(answer, coordinator.partition, coordinator.broker_id)
 
@@ -318,6 +316,10 @@ class GroupService(GroupServiceServicer):
         coordinator = self._coordinators.find(group_id)
         self._coordinators.writable(coordinator, self._refusal())
         return coordinator
+
+
+def _not_described(group_id: str, error: PenstockError) -> pb.GroupDescription:
+    return pb.GroupDescription(group_id=group_id, error=error_to_wire(error))
 
 
 class _MemberRights:

@@ -6,15 +6,22 @@ Only streams wait: they have a window of their own, and no answer to refuse with
 """
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol, TypeVar
 
-from penstock.errors import ClusterError, ErrorCode, OverloadedError
+from google.protobuf.message import Message
+
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock_broker.serving.callers import Caller, Role
 
 PARTITIONS_MAX: Final = 20_000
 """Per request, and per Subscribe stream: as many as a cluster has by default."""
 NAMES_MAX: Final = 1_000
 """Groups or transactional ids to describe in one request: each description can be long."""
+ANSWER_BYTES_MAX: Final = MAX_MESSAGE_BYTES * 7 // 8
+"""Of descriptions in one answer; the rest of a message is for errors."""
+_M = TypeVar("_M", bound=Message)
 
 
 def check_count(what: str, seen: int, limit: int) -> None:
@@ -24,6 +31,33 @@ def check_count(what: str, seen: int, limit: int) -> None:
             f"the request names {seen} {what}, the limit is {limit}; split it into several",
             ErrorCode.INVALID_REQUEST,
         )
+
+
+async def described(
+    names: Iterable[str],
+    describe: Callable[[str], Awaitable[_M]],
+    refused: Callable[[str, PenstockError], _M],
+) -> list[_M]:
+    """One description per name, in their order, as many as one answer can have.
+
+    A name takes a few bytes of a request, a description up to megabytes: `refused` makes those that
+    there is no room for, with an INVALID_REQUEST.
+    """
+    found: list[_M] = []
+    room_bytes = ANSWER_BYTES_MAX
+    for name in names:
+        if room_bytes > 0:
+            one = await describe(name)
+            room_bytes -= one.ByteSize()
+        if room_bytes <= 0:
+            error = ClusterError(
+                f"there is no room for it in the answer, which has at most {ANSWER_BYTES_MAX} "
+                "bytes; ask for fewer at a time",
+                ErrorCode.INVALID_REQUEST,
+            )
+            one = refused(name, error)
+        found.append(one)
+    return found
 
 
 class Bytes(Protocol):

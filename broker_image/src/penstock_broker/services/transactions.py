@@ -31,7 +31,7 @@ from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceServicer
 from penstock.rpc import transactions as wire
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.services.limits import NAMES_MAX, check_count
+from penstock_broker.services.limits import NAMES_MAX, check_count, described
 from penstock_broker.services.locate import Locator
 from penstock_broker.serving.listener import host_of_peer
 from penstock_broker.transactions.coordinator import Coordinator
@@ -261,7 +261,7 @@ class TransactionService(TransactionServiceServicer):
         """Describes each id separately."""
         check_count("transactional ids", len(request.transactional_ids), NAMES_MAX)
         return pb.DescribeTransactionsResponse(
-            transactions=[await self._describe(known) for known in request.transactional_ids]
+            transactions=await described(request.transactional_ids, self._describe, _not_described)
         )
 
     async def _describe(self, transactional_id: str) -> pb.TransactionDescription:
@@ -272,9 +272,7 @@ class TransactionService(TransactionServiceServicer):
                 lambda number: DescribeRequested(number, transactional_id)
             )
         except PenstockError as error:
-            return pb.TransactionDescription(
-                transactional_id=transactional_id, error=error_to_wire(error)
-            )
+            return _not_described(transactional_id, error)
         assert isinstance(answer, Described)
         return wire.description(answer, coordinator.partition, coordinator.broker_id)
 
@@ -388,6 +386,10 @@ def _timeout(timeout_ms: int) -> int:
             f"transaction_timeout_ms is {timeout_ms}; it must be at most {_TIMEOUT_MS_MAX}"
         )
     return timeout_ms
+
+
+def _not_described(transactional_id: str, error: PenstockError) -> pb.TransactionDescription:
+    return pb.TransactionDescription(transactional_id=transactional_id, error=error_to_wire(error))
 
 
 def _bounded(text: str, field: str) -> str:
