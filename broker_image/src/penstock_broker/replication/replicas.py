@@ -413,7 +413,10 @@ class ReplicaSet:
     def config_of(self, topic: Topic) -> ReplicaConfig:
         """The topic settings that the machine gets; the simulator overrides this to shorten
         limits."""
-        return ReplicaConfig(min_insync_replicas=topic.config.min_insync_replicas)
+        return ReplicaConfig(
+            min_insync_replicas=topic.config.min_insync_replicas,
+            compacts=topic.config.cleanup_policy.compacts,
+        )
 
     def remove(self, replica: Replica, error: ClusterError, *, keeps_log: bool = True) -> None:
         """Ends a replica: `error` is the answer to who waits for it. Its log, unless it was deleted

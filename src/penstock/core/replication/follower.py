@@ -74,6 +74,8 @@ class Follower:
         """It is in `adding`: no other replica relies on its log, whatever is in it."""
         self.version = 0
         """Of the newest state that is known here."""
+        self.compacts = False
+        """Records of this log may be gone because newer ones of their keys follow in it."""
         self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
@@ -134,7 +136,8 @@ class Follower:
         if target < log.high_watermark and log.is_promised:
             self._contradicted(target)
         start = answer.log_start_offset
-        if target < max(start, log.high_watermark) or self._shares_nothing(answer):
+        is_behind = target < max(start, log.high_watermark)
+        if is_behind or self._lacks_superseded(target) or self._shares_nothing(answer):
             self._begin_anew(start, out, now_ms)
         elif target < log.log_end:
             persist_id, checkpoint = log.truncate(target, now_ms)
@@ -173,6 +176,16 @@ class Follower:
         if own.epoch != answer.epoch:
             return own.end_offset, False
         return min(own.end_offset, answer.end_offset), True
+
+    def _lacks_superseded(self, target: Offset) -> bool:
+        """What is to be truncated may have superseded records below `target`, which compaction has
+        removed, here or where this was copied from.
+
+        Only what was committed supersedes anything, and of that only a log that lost writes is
+        truncated: its leader has lost more of them.
+        """
+        log = self._log
+        return self.compacts and not log.is_promised and target < log.log_end
 
     def _shares_nothing(self, answer: EpochAnswered) -> bool:
         """Nothing of this log is known to be in the leader's, which begins after its HW.
