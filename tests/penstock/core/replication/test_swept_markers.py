@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.replica_driver import Drive, Driver
+from support.replica_driver import Drive, Driver, batch
 
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
@@ -119,6 +119,8 @@ def test_a_follower_that_copies_while_markers_go_has_to_ask_again(leader: Driver
 
 
 def test_a_follower_remembers_what_it_swept_for_when_it_leads(follower: Driver) -> None:
+    follower.receive(batch(3, epoch=1))
+    follower.written(synced=True)
     assert follower.do(c.MarkersSwept(Offset(3))) == c.NOTHING
     follower.assign(1, epoch=2, version=2)
     follower.written(synced=True, persist_id=follower.machine._log.last_persist_id)
@@ -132,6 +134,8 @@ def test_a_follower_tells_of_markers_that_its_leader_had_swept_when_it_leads(dri
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
     assert (ready.swept_end, ready.messages[0]) == (30, start(10))
     assert ready.persist_id
+    driver.written(synced=True)
+    driver.receive(batch(25, base=10, epoch=2), epoch=2)
     driver.written(synced=True)
     driver.assign(1, epoch=3, version=3)
     driver.written(synced=True, persist_id=driver.machine._log.last_persist_id)
@@ -198,3 +202,16 @@ def test_one_that_lacks_none_of_them_follows_at_once(leader: Driver) -> None:
     leader.do(c.MarkersSwept(Offset(5)))
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(5)))
     assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(5)),)
+
+
+def test_who_leads_before_it_has_copied_what_was_swept_tells_no_more_than_it_has(
+    drive: Drive,
+) -> None:
+    """By an unclean election. Members of its ISR with a new transaction must not begin anew."""
+    driver = drive()
+    log = c.RecoveredLog(log_end_offset=Offset(9), checkpoint=EMPTY, swept_end=Offset(40))
+    driver.machine._log._load(log, 0)
+    driver.assign(1, epoch=3)
+    driver.written(synced=True)
+    driver.do(lc.EpochQueried(TWO, LeaderEpoch(3), LeaderEpoch(2)))
+    assert swept_ends(driver.ready) == [9]
