@@ -195,3 +195,36 @@ async def test_null_values_stay_while_the_clock_is_in_doubt(
         assert await null_values() == 1
         clock.ahead_ms, clock.passed_ms = 0, HOLD_MS
         assert await null_values() == 0, "their time is over"
+
+
+async def test_null_values_stay_if_a_move_begins_after_a_pass_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy may come from a leader that has not compacted its log, and go on from this one."""
+    async with local_broker(tmp_path) as broker:
+        configs = COMPACT | {"delete.retention.ms": "0"}
+        await broker.apply(topic_info(configs=configs))
+        await produce(broker, b"a", value=None)
+        rounds = broker.process._upkeep._compaction
+        moving = topic_info(configs=configs, version=2)
+        moving.partitions[0].adding.append(1)
+
+        async def null_values() -> int:
+            """After a round: those that the last pass kept."""
+            await rounds._round()
+            assert await broker.process._replication.writer.drained(60)
+            facts = broker.process._seams.store.compaction_facts(replica_of(broker).slot, Offset(1))
+            return facts.cleaned.tombstones
+
+        assert await null_values() == 1
+        timed = rounds._timed
+
+        async def later(*given: Any) -> Any:
+            await broker.apply(moving)
+            return await timed(*given)
+
+        monkeypatch.setattr(rounds, "_timed", later)
+        assert await null_values() == 1
+        monkeypatch.undo()
+        await broker.apply(topic_info(configs=configs, version=3))
+        assert await null_values() == 0, "the move was cancelled"

@@ -137,16 +137,24 @@ class Compactor:
         rewrite = step[1]
         swept = job.cleaned.before_markers_go(job.plan)
         if not job.rewriter.sweeps_markers or swept == job.cleaned:
-            self._write(rewrite, None, lambda: self._rewrite_next(job))
+            self._put(job, rewrite)
             return
 
         def told() -> None:
             assert self._replica is not None
             job.cleaned = swept
             self._broker.handle(self._replica, MarkersSwept(swept.markers_end))
-            self._write(rewrite, None, lambda: self._rewrite_next(job))
+            self._put(job, rewrite)
 
         self._write(None, swept, told)
+
+    def _put(self, job: Pass, rewrite: Rewrite) -> None:
+        """Goes on with the next chunk then, unless a move has begun that forbids it."""
+        assert self._replica is not None
+        if job.plan.may_go_on(self._replica.machine.copied_to):
+            self._write(rewrite, None, lambda: self._rewrite_next(job))
+        else:
+            self.start()
 
     def _write(
         self, rewrite: Rewrite | None, cleaned: Cleaned | None, then: Callable[[], None]

@@ -329,6 +329,8 @@ class Compaction:
                 replica, job, truncations
             ):
                 return False
+            if not job.plan.may_go_on(replica.machine.copied_to):
+                return False
             if not await self._replicas.rewrite(replica, rewrite, None, truncations):
                 return False
         return True

@@ -123,6 +123,14 @@ class Plan:
     tombstones_end: Offset
     delete_retention_ms: int
 
+    def may_go_on(self, copied_to: Offset | None) -> bool:
+        """Whether all null values still may go that it takes. `copied_to`: as of now, see below.
+
+        A move can have begun since it was planned, with a leader whose log is not as compact: the
+        copy may have older records of their keys, and go on from here.
+        """
+        return copied_to is None or self.tombstones_end <= copied_to
+
 
 def plan_compaction(
     facts: LogFacts, config: TopicConfig, now_ms: int, copied_to: Offset | None = None
