@@ -138,7 +138,8 @@ def test_whoever_takes_an_id_fences_the_one_that_had_it(cluster: Cluster) -> Non
     former = TransactionalProducer(cluster, name, client_id="first").init()
     former.send("t", b"x")
     later = TransactionalProducer(cluster, name, client_id="second").init()
-    assert (later.producer_id, later.epoch) == (former.producer_id, 1)
+    assert later.producer_id != former.producer_id, "partitions may know later epochs of that"
+    assert later.epoch == 0
     error = refusal(lambda: former.end(commit=True))
     assert error.code is ErrorCode.PRODUCER_FENCED
     assert "second" in error.message

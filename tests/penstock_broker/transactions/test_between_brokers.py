@@ -56,6 +56,7 @@ from penstock_broker.transactions.transport import RemotePeers
 T = TopicId("id-t")
 WHERE = NamedPartition("t", T, 0)
 PID = ProducerId(TRANSACTIONAL_PRODUCER_BIT | 7)
+ANOTHER = ProducerId(TRANSACTIONAL_PRODUCER_BIT | 8)
 A = TypeVar("A")
 NO_SESSION = cast("Any", None)
 
@@ -131,7 +132,7 @@ class World(LedPartitions):
                 request_id=number,
                 transactional_id="app",
                 instance_id=instance,
-                fresh_producer_id=PID,
+                fresh_producer_id=PID if instance == "one" else ANOTHER,
             )
         )
         return answer.producer_id, answer.producer_epoch
@@ -236,7 +237,7 @@ async def test_a_producer_that_lost_its_id_takes_no_part(*, remote: bool) -> Non
     async with running(remote=remote) as world:
         await world.init()
         assert await world.commit_offset(7, 0) is None
-        assert await world.init("another") == (PID, 1)
+        assert await world.init("another") == (ANOTHER, 0)
         await wait_until_async(world.stable, what="the loser's are aborted")
         late = await world.commit_offset(8, 0)
         assert late is not None

@@ -5,8 +5,12 @@
 There is no "begin": the first participant that joins opens the transaction (KIP-890). Every end
 increases the epoch, even if nothing has joined: otherwise a late copy of the End would end the next
 transaction halfway, and a late batch of an aborted attempt would join it. Another producer that
-takes the id increases the epoch once, aborting what was open; the former owner gets PRODUCER_FENCED
-from then on and is never given an epoch again (I10).
+takes the id gets another producer id, and what was open is aborted; the former owner gets
+PRODUCER_FENCED from then on and is never given an epoch again (I10).
+
+Another producer id, because partitions may know later epochs of the former one than this log: where
+all brokers have lost power, it may end before its last decisions. Counting on from there, producers
+would be fenced by those partitions, one after the other, until the epochs are passed.
 """
 
 from dataclasses import replace
@@ -28,7 +32,7 @@ from penstock.core.transactions.contract import (
 from penstock.core.transactions.records import BranchRecord, EndReason, IdRecord, LastEnd
 from penstock.core.transactions.refusals import aborted, ended_otherwise, fenced, not_begun, refusal
 from penstock.core.transactions.state import Book, Branch, Holder
-from penstock.core.types import NO_PRODUCER
+from penstock.core.types import NO_PRODUCER, ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 TEXT_MAX_CHARS: Final = 249
@@ -61,12 +65,14 @@ def init(book: Book, event: InitRequested) -> ProducerInitialized:
         branch = Branch(event.transactional_id, _PLAIN, record)
         book.put_branch(branch, record)
     elif not event.instance_id or event.instance_id != holder.record.instance_id:
-        _take_over(book, holder, branch, owner)
+        _take_over(book, holder, branch, owner, event.fresh_producer_id)
     return ProducerInitialized(branch.record.producer_id, branch.record.epoch)
 
 
-def _take_over(book: Book, holder: Holder, branch: Branch, owner: IdRecord) -> None:
-    """Another producer takes the id; the open transaction is aborted with the same new epoch."""
+def _take_over(
+    book: Book, holder: Holder, branch: Branch, owner: IdRecord, fresh: ProducerId
+) -> None:
+    """Another producer takes the id, with a fresh producer id; the open transaction is aborted."""
     loser = holder.record
     if owner.instance_id and owner.instance_id in loser.superseded:
         record = branch.record
@@ -76,7 +82,8 @@ def _take_over(book: Book, holder: Holder, branch: Branch, owner: IdRecord) -> N
     superseded = (*loser.superseded, *lost)[-book.config.superseded_max :]
     book.put_holder(holder, replace(owner, superseded=superseded))
     ending.decide(book, branch, commit=False, reason=EndReason.FENCED)
-    book.put_branch(branch, replace(branch.record, timeout_ms=owner.timeout_ms))
+    begun = replace(branch.record, producer_id=fresh, epoch=0, timeout_ms=owner.timeout_ms)
+    book.put_branch(branch, begun)
     book.decide(
         "transactional id taken over",
         id=holder.transactional_id,
@@ -97,7 +104,7 @@ def join(book: Book, event: JoinRequested) -> Joined | None:
     holder = book.holder(event.transactional_id)
     branch = book.branch(event.transactional_id, event.producer_id)
     if branch is None:
-        raise fenced(holder, None, event.producer_id, event.producer_epoch)
+        raise fenced(holder, holder.branches.get(_PLAIN), event.producer_id, event.producer_epoch)
     record = branch.record
     if (event.producer_id, event.producer_epoch) != (record.producer_id, record.epoch):
         raise refusal(book, branch, event.producer_id, event.producer_epoch)
@@ -142,7 +149,7 @@ def end(book: Book, event: EndRequested) -> Ended | None:
     holder = book.holder(event.transactional_id)
     branch = book.branch(event.transactional_id, event.producer_id)
     if branch is None:
-        raise fenced(holder, None, event.producer_id, event.producer_epoch)
+        raise fenced(holder, holder.branches.get(_PLAIN), event.producer_id, event.producer_epoch)
     asked = (event.producer_id, event.producer_epoch)
     error: PenstockError | None = None
     if asked == (branch.record.producer_id, branch.record.epoch):
