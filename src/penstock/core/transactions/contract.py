@@ -57,7 +57,7 @@ class InitRequested:
     """A producer takes the id. `timeout_ms` 0 = the default.
 
     `instance_id`: a UUID per producer object; repeating it changes nothing ("": never equal).
-    `fresh_producer_id`: one that was never used, for a new id (bit 62 set).
+    `fresh_producer_id`: one that was never used, for a new id or owner (bit 62 set).
     """
 
     request_id: int
@@ -103,7 +103,7 @@ class FinishedHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginBranchRequested:
-    """An attempt of a task begins to write. `fresh_producer_id`: as in InitRequested."""
+    """An attempt of a task begins to write. `fresh_producer_id`: for a new branch."""
 
     request_id: int
     application_id: str
