@@ -107,9 +107,14 @@ class World(LedPartitions):
         self.mending = Mending(self.replicas, self.reader, self.view, self.others, self._reopen)
         self.replicas.damage.mending = self.mending
 
-    async def _reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
-        topic = self.view.topics[KEY.topic_id]
-        await self.assignment.reopen(replica, topic, empty=empty)
+    async def _reopen(
+        self, replica: Replica, *, empty: bool, may_still: Callable[[], bool]
+    ) -> Replica | None:
+        async with self.assignment.changing:
+            if not may_still():
+                return None
+            topic = self.view.topics[KEY.topic_id]
+            await self.assignment.reopen(replica, topic, empty=empty)
         return self.replicas.by_key[KEY]
 
     async def image(self, version: int, **partition: Any) -> None:

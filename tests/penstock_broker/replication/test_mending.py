@@ -120,7 +120,9 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         await until(lambda: not world.mending._wake.is_set(), "it has looked")
         assert world.replica is before, "the image is older"
         await world.image(4, **marked)
-        await until(lambda: world.replica is not before, "it is copied again")
+        await until(
+            lambda: world.replicas.by_key.get(KEY, before) is not before, "it is copied again"
+        )
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
         assert world.replica.slot != before.slot
         assert list(world.disk.slots().values()) == [world.replica.slot]
@@ -134,6 +136,25 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
 
         await until(is_sound, "its leader has answered")
         assert world.replicas.damage.rebuilt == set()
+
+
+async def test_a_log_is_not_dropped_if_it_leads_by_the_time_that_it_may_be() -> None:
+    """Something else changes replicas first, and the leader is lost meanwhile."""
+    async with mended(**FOLLOWS) as world:
+        before, changing = world.replica, world.assignment.changing
+        world.disk.lost = {3}
+        world.found()
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
+        world.replicas.damage.confirmed[KEY] = 3
+        await changing.acquire()
+        await world.image(3, **{**FOLLOWS, "damaged": [0], "leader_epoch": 2})
+        await until(lambda: bool(changing._waiters), "it is about to be dropped")
+        await world.image(4, **{**LEADS, "damaged": [0], "leader_epoch": 3, "isr": [0]})
+        changing.release()
+        async with changing:
+            assert world.replica is before
+        assert list(world.disk.slots().values()) == [before.slot]
+        assert world.mending.rebuilt_replicas == 0
 
 
 async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
@@ -155,7 +176,9 @@ async def test_a_log_that_a_full_disk_keeps_is_dropped_later(
         await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
         world.replicas.damage.confirmed[KEY] = 3
         await world.image(3, **{**FOLLOWS, "damaged": [0], "leader_epoch": 2})
-        await until(lambda: world.replica is not before, "it is copied again")
+        await until(
+            lambda: world.replicas.by_key.get(KEY, before) is not before, "it is copied again"
+        )
         assert refusals == [before.slot]
         assert (world.replica.marks.log_end_offset, world.mending.rebuilt_replicas) == (0, 1)
 

@@ -184,12 +184,17 @@ class Replication:
             self.assignment.retire_unknown(self._view.topics)
             self.assignment.report_orphans()
 
-    async def reopen(self, replica: Replica, *, empty: bool) -> Replica | None:
-        """See `ReplicaAssignment.reopen`; None: the replica was removed, or its topic."""
+    async def reopen(
+        self, replica: Replica, *, empty: bool, may_still: Callable[[], bool]
+    ) -> Replica | None:
+        """See `ReplicaAssignment.reopen`; None: the replica was removed, or its topic, or it may
+        not be opened any more."""
         replicas, key = self.replicas, replica.key
         async with self.assignment.changing:
             topic = self._view.topics.get(key.topic_id)
             if topic is None or self._tasks is None or replicas.by_key.get(key) is not replica:
+                return None
+            if not may_still():
                 return None
             await self.assignment.reopen(replica, topic, empty=empty)
         self._arrange_links(self._tasks)

@@ -20,7 +20,7 @@ from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication.follower import UnreadableLogError
 from penstock.core.replication.losses import emptied, span, without_payload
 from penstock.core.replication.mending import donors, is_mendable, may_open_again, may_rebuild
-from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
+from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.observability import EventLog
@@ -37,8 +37,11 @@ _events = EventLog("mending")
 class Reopen(Protocol):
     """Opens a replica again, as `ReplicaAssignment.reopen`, with what the broker does around it."""
 
-    async def __call__(self, replica: Replica, *, empty: bool) -> Replica | None:
-        """Returns the new replica; None: the old one is not here any more."""
+    async def __call__(
+        self, replica: Replica, *, empty: bool, may_still: Callable[[], bool]
+    ) -> Replica | None:
+        """Returns the new replica; None: the old one is not here any more, or must not be opened
+        again by now: others may change replicas first."""
         ...
 
 
@@ -145,13 +148,15 @@ class Mending:
             return
         if not isinstance(error, UnreadableLogError):
             self._opened_again.add(replica.key)
-        opened = await self._open_again(replica, empty=False)
+        opened = await self._open_again(replica, empty=False, may_still=lambda: True)
         if opened is not None:
             self._replicas.found_sound(opened)
 
-    async def _open_again(self, replica: Replica, *, empty: bool) -> Replica | None:
+    async def _open_again(
+        self, replica: Replica, *, empty: bool, may_still: Callable[[], bool]
+    ) -> Replica | None:
         self._opening = replica
-        return await self._reopen(replica, empty=empty)
+        return await self._reopen(replica, empty=empty, may_still=may_still)
 
     def lost(self, key: ReplicaKey) -> tuple[BatchHeader, ...] | None:
         """The batches of a damaged log that nobody has given; None: not known yet, or undamaged.
@@ -310,20 +315,25 @@ class Mending:
         """Drops the log, if nobody relies on it, and copies it again. Raises PenstockError."""
         replica = case.replica
         self._replicas.damage.give_up(replica.key)
-        state = self._view.state(replica.key)
-        if state is None or not self._may_rebuild(replica, state):
+        if not self._may_rebuild(replica):
             return
         why = case.hopeless or f"nobody has {len(case.lost)} of its damaged batches"
-        _events.warning("replica is copied again", replica=replica, leader=state.leader, reason=why)
-        opened = await self._open_again(replica, empty=True)
+        _events.warning("replica is copied again", replica=replica, reason=why)
+        opened = await self._open_again(
+            replica, empty=True, may_still=lambda: self._may_rebuild(replica)
+        )
+        if opened is None:
+            return
         self._cases.pop(replica.key, None)  # not before: a full disk may have refused to drop it
         self.rebuilt_replicas += 1
-        if opened is not None:
-            # Nothing damaged is left, and who copies a log gets no seat before it has all of it,
-            # from a leader that knows of the new one.
-            self._replicas.damage.note_rebuilt(opened.key)
+        # Nothing damaged is left, and who copies a log gets no seat before it has all of it, from a
+        # leader that knows of the new one.
+        self._replicas.damage.note_rebuilt(opened.key)
 
-    def _may_rebuild(self, replica: Replica, state: PartitionState) -> bool:
+    def _may_rebuild(self, replica: Replica) -> bool:
+        state = self._view.state(replica.key)
+        if state is None:
+            return False
         local, version = self._replicas.broker_id, self._replicas.damage.confirmed.get(replica.key)
         known = version is not None and version <= self._view.metadata_version
         return (
