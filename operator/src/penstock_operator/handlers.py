@@ -8,8 +8,9 @@ Handlers are coroutines: Kopf calls plain functions in threads, and two threads 
 workers for one Cluster.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, repeat
+from typing import Any, Final
 
 import kopf
 
@@ -33,6 +34,16 @@ WATCHED = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 """Objects whose changes are handled at once; others within five minutes."""
+AGAIN_MAX_S: Final = 10.0
+"""Between two attempts of a request of Kopf's that the API server refuses."""
+
+
+class _Again(Iterable[float]):
+    """Pauses in seconds, without end. After a last one, Kopf would end all watches for a single
+    one that is refused, as those of a namespace that was deleted and took its RoleBinding along."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1.0, 2.0, 5.0), repeat(AGAIN_MAX_S))
 
 
 def register(workers: Workers, *, everywhere: bool = True) -> kopf.OperatorRegistry:
@@ -119,6 +130,7 @@ def kopf_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
+    settings.networking.error_backoffs = _Again()
     # Kopf starts a task for each object, ours or not, and keeps it while it is idle. Their number
     # must not be limited: the next object would wait for an idle one to end.
     settings.queueing.idle_timeout = 0.1

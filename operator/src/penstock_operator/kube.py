@@ -66,6 +66,11 @@ class Kube:
         served = {"kind": kind, "apiVersion": RESOURCES[kind][0].lstrip("/").partition("/")[2]}
         return [served | each for each in await self._run(ask)]
 
+    async def served(self, version: str) -> frozenset[str]:
+        """The kinds of resources (plural) of a group's version, as `penstock.dev/v1alpha1`."""
+        found = await self._run(partial(self._api.find, f"/apis/{version}"))
+        return frozenset(each["name"] for each in (found or {}).get("resources") or ())
+
     # ── Writing ───────────────────────────────────────────────────────────────────────────
 
     async def apply(self, wanted: Object) -> Object:

@@ -2,8 +2,8 @@
 
     start ─▶ serve health ─▶ stand by until the Lease is ours ─▶ watch and reconcile ─▶ release
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 when the Lease was lost (Kubernetes restarts the process,
-as a standby); 2 for invalid settings, with one line on stderr.
+Exit codes: 0 after SIGTERM or SIGINT; 1 when the Lease was lost or watching failed (Kubernetes
+restarts the process, as a standby); 2 for invalid settings, with one line on stderr.
 """
 
 import argparse
@@ -21,7 +21,9 @@ import kopf
 from penstock.errors import MisuseError
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.connect import connect
+from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.lease import Lease
+from penstock.kubernetes.names import API_VERSION
 from penstock.kubernetes.resources import LeaseObject
 from penstock.logs import EventLog, configure_logging
 from penstock_operator.events import Events
@@ -37,11 +39,17 @@ from penstock_operator.worker import Deps
 from penstock_operator.workers import Workers
 
 LEASE: Final = "penstock-operator"
+CUSTOM_RESOURCES: Final = frozenset({"clusters", "topics", "consumergroups"})
+CRDS_AGAIN_S: Final = 5.0
 _log = EventLog("penstock_operator.main")
 
 
 class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task group
     """A signal asked for a clean stop, or Kopf ended by itself."""
+
+
+class _WatchingEndedError(Exception):
+    """One watch failed for good, and ended all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +196,16 @@ async def serve(settings: Settings) -> int:
             deps = Deps(kube, events, metrics, settings.installation, lease)
             workers = Workers(deps, group)
             running.append(workers)
+            await _custom_resources(kube)
             await _watch(settings, workers, stop)
             stop.set()
     except* _Stop:
         _log.info("stopping")
     except* LeaseLostError as lost:
         _log.error("lease lost", reason=str(lost.exceptions[0]))
+        code = 1
+    except* _WatchingEndedError as ended:
+        _log.error("watching failed: another process begins", reason=str(ended.exceptions[0]))
         code = 1
     await lease.release()
     kube.close()
@@ -206,18 +218,39 @@ def _candidate(settings: Settings, api: Api) -> Leadership:
 
 
 async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> None:
-    """Kopf's event loop part, until `stop`."""
+    """Kopf's event loop part, until `stop`. Raises _WatchingEndedError; Kopf has cancelled the
+    workers then, too."""
     everywhere = not settings.namespaces
-    await kopf.operator(
-        registry=register(workers, everywhere=everywhere),
-        settings=kopf_settings(cluster_wide=everywhere),
-        standalone=True,
-        # Kopf would make one from the system's user name, which a pod's user may not have.
-        identity=settings.identity,  # type: ignore[arg-type]  # its NewType is not public
-        clusterwide=everywhere,
-        namespaces=settings.namespaces,
-        stop_flag=stop,
-    )
+    try:
+        await kopf.operator(
+            registry=register(workers, everywhere=everywhere),
+            settings=kopf_settings(cluster_wide=everywhere),
+            standalone=True,
+            # Kopf would make one from the system's user name, which a pod's user may not have.
+            identity=settings.identity,  # type: ignore[arg-type]  # its NewType is not public
+            clusterwide=everywhere,
+            namespaces=settings.namespaces,
+            stop_flag=stop,
+        )
+    except Exception as error:
+        raise _WatchingEndedError(f"{type(error).__name__}: {error}") from error
+
+
+async def _custom_resources(kube: Kube) -> None:
+    """Until they are served. With named namespaces, Kopf looks once which there are."""
+    missing = ""
+    while True:
+        try:
+            absent = CUSTOM_RESOURCES - await kube.served(API_VERSION)
+            if not absent:
+                return
+            found = f"{', '.join(sorted(absent))}: apply the CRDs of this release"
+        except KubernetesError as error:
+            found = str(error)
+        if found != missing:
+            _log.warning("no custom resources yet", missing=found)
+        missing = found
+        await asyncio.sleep(CRDS_AGAIN_S)
 
 
 async def _until(stop: asyncio.Event) -> None:
