@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
-from penstock_operator.compare import as_decided
+from penstock_operator.compare import as_decided, outcome
 from penstock_operator.events import Events
 from penstock_operator.format_model import FinalizeFormat
 from penstock_operator.hibernation_model import Hibernate
@@ -41,6 +41,7 @@ from penstock_operator.move_model import MarkSpread, SetThrottle
 from penstock_operator.names import RACK, WOKEN
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.security import authority_owner, authority_secret
+from penstock_operator.overruled import Overrulings
 from penstock_operator.volume_acts import VolumeActs
 from penstock_operator.volume_model import DropClaim, MarkClaim, OwnClaim, ReplaceVolume
 
@@ -68,6 +69,7 @@ class Acting:
         self._volumes = VolumeActs(kube, brokers, events)
         self._authority_s: dict[str, float] = {}
         """When there certainly was each CA, by our clock."""
+        self.overrulings = Overrulings()
 
     async def carry_out(
         self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
@@ -117,13 +119,21 @@ class Acting:
         live = observed.live(kind, name)
         wanted = as_decided(action.object, live)
         try:
-            await self._kube.apply(wanted)
+            answer = await self._kube.apply(wanted)
         except KubernetesError as error:
             if wanted is action.object or not error.is_conflict:
                 raise
             _log.warning("has changed since it was decided on: read again", kind=kind, name=name)
             return
         _log.info("applied", kind=kind, name=name, new=live is None)
+        found = outcome(action.object, answer)
+        self.overrulings.note((kind, name), found)
+        if found.differences:
+            note = (
+                f"{kind} {name} was changed as it was applied, by a webhook perhaps: "
+                f"{found.in_words}; it stays so, and is applied again in ten minutes"
+            )
+            await self._events.tell(body, "Cluster", "ChangedByOthers", note, warning=True)
         if kind == "StatefulSet":
             brokers = action.object["spec"]["replicas"]
             if live is None:

@@ -6,13 +6,15 @@ that was applied last, which the live object carries. Others may add to a list t
 merges by a key (`kubectl set env`, a webhook): to apply ours again would not remove that. Pure.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import Object
 from penstock_operator.names import APPLIED_HASH
 from penstock_operator.objects.pods import fingerprint
+from penstock_operator.overruled import Difference, Overruled
 
 _EXACT: Final = frozenset({"selector", "matchLabels", "nodeSelector", "podSelector"})
 """Maps whose meaning changes with an additional entry; the server treats each as one value."""
@@ -52,38 +54,64 @@ def _has_fewer_pods(wanted: Object, live: Object) -> bool:
     return replicas is not None and replicas < live.get("spec", {}).get("replicas", 1)
 
 
-def is_applied(wanted: Object, live: Object | None) -> bool:
-    """True if applying `wanted` would change nothing."""
-    return live is not None and contains(live, stamped(wanted), shared=True)
+def is_applied(wanted: Object, live: Object | None, overruled: Overruled | None = None) -> bool:
+    """True if applying `wanted` would change nothing. `overruled`: what came of it the last time,
+    if something else than `wanted`."""
+    if live is None:
+        return False
+    made = stamped(wanted)
+    found = tuple(differences(live, made))
+    return not found or Overruled(made["metadata"]["annotations"][APPLIED_HASH], found) == overruled
 
 
-def contains(live: Any, wanted: Any, *, shared: bool = False) -> bool:
-    """Whether `live` has all of `wanted`; lists must have equal lengths and order.
+def outcome(applied: Object, answer: Object) -> Overruled:
+    """What became of an object that was applied as it was `stamped`."""
+    found = tuple(differences(answer, applied))
+    return Overruled(applied["metadata"]["annotations"][APPLIED_HASH], found)
 
-    `shared`: but for those that the server merges, to which others may have added.
-    """
+
+def contains(live: Any, wanted: Any) -> bool:
+    """Whether `live` has all of `wanted`; lists must have equal lengths and order."""
+    return next(_differences(live, wanted, "", False), None) is None
+
+
+def differences(live: Any, wanted: Any) -> Iterator[Difference]:
+    """What `live` lacks of `wanted`; others may have added to lists that the server merges."""
+    return _differences(live, wanted, "", True)
+
+
+def _differences(live: Any, wanted: Any, at: str, shared: bool) -> Iterator[Difference]:
     if isinstance(wanted, Mapping):
-        if not isinstance(live, Mapping):
-            return not wanted and live is None
-        return all(_has(live.get(key), key, value, shared) for key, value in wanted.items())
-    if isinstance(wanted, list):
-        if not isinstance(live, list):
-            return not wanted and live is None
-        pairs = zip(live, wanted, strict=False)
-        return len(live) == len(wanted) and all(contains(*pair, shared=shared) for pair in pairs)
-    if live == wanted:
-        return True
-    return isinstance(wanted, str) and isinstance(live, str) and _same_quantity(live, wanted)
+        if isinstance(live, Mapping):
+            for key, value in wanted.items():
+                yield from _below(live.get(key), key, value, f"{at}.{key}" if at else key, shared)
+        elif wanted or live is not None:
+            yield _difference(at, live, wanted)
+    elif isinstance(wanted, list):
+        if isinstance(live, list) and len(live) == len(wanted):
+            for number, pair in enumerate(zip(live, wanted, strict=True)):
+                yield from _differences(*pair, f"{at}[{number}]", shared)
+        elif wanted or live is not None:
+            yield _difference(at, live, wanted)
+    elif live != wanted and not _same_quantity(live, wanted):
+        yield _difference(at, live, wanted)
 
 
-def _has(live: Any, key: str, wanted: Any, shared: bool) -> bool:
-    if key in _EXACT:
-        return bool(live == wanted)
+def _below(live: Any, key: str, wanted: Any, at: str, shared: bool) -> Iterator[Difference]:
     by = _MERGED.get(key) if shared else None
-    if by is not None and _are_told_apart(live, by) and _are_told_apart(wanted, by):
+    if key in _EXACT:
+        if live != wanted:
+            yield _difference(at, live, wanted)
+    elif by is not None and _are_told_apart(live, by) and _are_told_apart(wanted, by):
         found = {each[by]: each for each in live}
-        return all(contains(found.get(each[by]), each, shared=True) for each in wanted)
-    return contains(live, wanted, shared=shared)
+        for each in wanted:
+            yield from _differences(found.get(each[by]), each, f"{at}[{each[by]}]", shared)
+    else:
+        yield from _differences(live, wanted, at, shared)
+
+
+def _difference(at: str, live: Any, wanted: Any) -> Difference:
+    return Difference(at, json.dumps(live), json.dumps(wanted))
 
 
 def _are_told_apart(value: Any, by: str) -> bool:
@@ -92,7 +120,9 @@ def _are_told_apart(value: Any, by: str) -> bool:
     )
 
 
-def _same_quantity(one: str, other: str) -> bool:
+def _same_quantity(one: Any, other: Any) -> bool:
     """`1000m` equals `1`: the server writes quantities in its own form."""
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return False
     a, b = quantity(one), quantity(other)
     return a is not None and a == b

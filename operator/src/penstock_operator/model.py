@@ -23,6 +23,7 @@ from penstock.kubernetes.rotation import RotationState
 from penstock_operator.format_model import FinalizeFormat, FormatPending, FormatSaid
 from penstock_operator.hibernation_model import Hibernate, Record, Rest
 from penstock_operator.move_model import DrainState, MarkSpread, MoveFacts, Offer, SetThrottle
+from penstock_operator.overruled import Overruled
 from penstock_operator.volume_model import (
     BoundNode,
     ClaimState,
@@ -230,6 +231,8 @@ class Observed:
     stored: frozenset[int] = frozenset()
     """Brokers that have replicas by the stored metadata; read only while the brokers cannot say it,
     and there are claims of more of them than are made."""
+    overruled: Mapping[tuple[str, str], Overruled] = field(default_factory=dict)
+    """What came of applying objects, by kind and name, where it was not what we applied."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Kinds that could not be read now, and why. What is here of them is of an earlier reading, for
     the status: nothing is decided from it, because not known is not absent."""

@@ -243,6 +243,7 @@ class Worker:
         seen_s = monotonic()
         status: Mapping[str, Any] = body.get("status") or {}
         observed = await observe(self._children, self._brokers, desired, status)
+        observed = replace(observed, overruled=self._acting.overrulings.known)
         plan = plan_cluster(desired, observed)
         ready = why_not_ready(desired, observed, plan) is None
         silence = "" if observed.brokers is not None else observed.brokers_problem

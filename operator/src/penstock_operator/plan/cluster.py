@@ -173,7 +173,7 @@ def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
         actions += plan_authority(desired, observed)
     for each in wanted:
         key = (each["kind"], each["metadata"]["name"])
-        if reach.may_change(*key) and not is_applied(each, observed.live(*key)):
+        if reach.may_change(*key) and not _is_applied(each, observed):
             actions.append(Apply(stamped(each)))
     if not everything:
         return _Track(tuple(actions))
@@ -182,6 +182,12 @@ def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
         if (kind, name) not in keep and _is_left_over(live, kind, desired, observed):
             actions.append(RemoveObject(kind, name, live["metadata"]["uid"]))
     return _Track(tuple(actions))
+
+
+def _is_applied(wanted: Object, observed: Observed) -> bool:
+    """Whether it is live, or all of it that a webhook lets through."""
+    key = (wanted["kind"], wanted["metadata"]["name"])
+    return is_applied(wanted, observed.live(*key), observed.overruled.get(key))
 
 
 def _is_left_over(live: Object, kind: str, desired: DesiredCluster, observed: Observed) -> bool:
@@ -233,7 +239,7 @@ def _brokers(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Trac
     if sleep.asleep is not None:
         wanted = _asleep(wanted, sleep.asleep)
     # Who takes back each time what we apply must not keep the rest waiting.
-    apply = () if is_applied(wanted, live) else (Apply(stamped(wanted)),)
+    apply = () if _is_applied(wanted, observed) else (Apply(stamped(wanted)),)
     if live is None or scale.replicas != live["spec"].get("replicas", 1):
         return _Track((*apply, *scale.actions), scale.waits, scale.drains)
     # Whether a claim shall go has to be known before the registration goes, which remembers it.
