@@ -65,7 +65,7 @@ def is_applied(wanted: Object, live: Object | None, overruled: Overruled | None 
 
 
 def outcome(applied: Object, answer: Object) -> Overruled:
-    """What became of an object that was applied as it was `stamped`."""
+    """How an object was stored that was applied as it was `stamped`."""
     found = tuple(differences(answer, applied))
     return Overruled(applied["metadata"]["annotations"][APPLIED_HASH], found)
 

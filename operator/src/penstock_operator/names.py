@@ -39,6 +39,7 @@ decided by the version before, to stop all brokers, is refused."""
 RACK: Final = f"{GROUP}/rack"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _EXTERNAL: Final = "-external"
+_INSTANCE: Final = "app.kubernetes.io/instance"
 
 GRPC_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
@@ -105,11 +106,16 @@ class Names(ClusterNames):
         """Labels of an object; with `component`, also the labels by which its pods are selected."""
         labels = {
             "app.kubernetes.io/name": "penstock",
-            "app.kubernetes.io/instance": self.cluster,
+            _INSTANCE: self.cluster,
             "app.kubernetes.io/managed-by": FIELD_MANAGER,
             CLUSTER_LABEL: self.cluster,
         }
         return labels if component is None else labels | {COMPONENT_LABEL: component}
+
+    def lasting_labels(self, component: str | None = None) -> dict[str, str]:
+        """Of an object that outlives the Cluster, and so has no owner. Without the instance: Argo
+        CD before 3.0 deletes what names one of its Applications there, and is not in Git."""
+        return {key: each for key, each in self.labels(component).items() if key != _INSTANCE}
 
     def selector(self, component: str) -> dict[str, str]:
         """Selects pods. It never changes, because a StatefulSet's selector is immutable."""

@@ -147,9 +147,8 @@ def broker_set(desired: DesiredCluster, replicas: int) -> Object:
     """The StatefulSet with `replicas` pods, which scaling may keep above or below the spec's."""
     names = desired.names
     template = _template(desired)
-    labels = names.labels(BROKER)
     claim: Object = {
-        "metadata": {"name": "data", "labels": labels},
+        "metadata": {"name": "data", "labels": names.lasting_labels(BROKER)},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": desired.spec.storage_size}},

@@ -54,7 +54,7 @@ def authority_owner(desired: DesiredCluster, name: str) -> Object:
     metadata = meta(desired, name)
     if desired.keeps_data:
         del metadata["ownerReferences"]
-    metadata["labels"] = {**metadata["labels"], TRUST_LABEL: desired.names.cluster}
+    metadata["labels"] = {**desired.names.lasting_labels(), TRUST_LABEL: desired.names.cluster}
     asked = {ROTATE_CA: desired.rotate_ca, ROTATE_CA_WAIT: desired.rotate_ca_wait}
     metadata["annotations"] = {key: text for key, text in asked.items() if text}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
