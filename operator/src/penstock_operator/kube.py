@@ -19,6 +19,8 @@ from penstock_operator.model import Object
 from penstock_operator.names import FIELD_MANAGER
 
 TIMEOUTS: Final = Timeouts(connect_s=3.0, total_s=15.0)
+OF_ALL: Final = frozenset({0, 401, 429, 502, 503, 504})
+"""HTTP statuses that say something of the API server or of us, not of one object; 0: no answer."""
 _THREADS: Final = 8
 _Answer = TypeVar("_Answer")
 

@@ -22,7 +22,7 @@ from penstock_operator.clock import now_text
 from penstock_operator.conditions import conditions
 from penstock_operator.events import Events
 from penstock_operator.factors import Factors, Placement
-from penstock_operator.kube import Kube
+from penstock_operator.kube import OF_ALL, Kube
 from penstock_operator.model import (
     BrokerFacts,
     Object,
@@ -46,8 +46,6 @@ from penstock_operator.status import moving_row, protected_row
 _AT_ONCE: Final = 16
 _REFUSED_S: Final = 5.0
 """After which what the API server refused is tried again."""
-_OF_ALL: Final = frozenset({0, 401, 429, 502, 503, 504})
-"""HTTP statuses that say something of the API server or of us, not of one object; 0: no answer."""
 _log = EventLog("penstock_operator.topics")
 
 
@@ -137,7 +135,7 @@ class Topics:
             except KubernetesError as error:
                 if error.is_missing:
                     return True  # deleted meanwhile
-                if error.status in _OF_ALL:
+                if error.status in OF_ALL:
                     raise
                 if not error.is_conflict:  # else it has changed, and is read again
                     await self._tell_refusal(plan, seen.topics.get(plan.topic), error)
@@ -156,7 +154,7 @@ class Topics:
         try:
             await self._report(plan, seen, _Done((refused,)))
         except KubernetesError as again:
-            if again.status in _OF_ALL:
+            if again.status in OF_ALL:
                 raise
             _log.warning("status not written", topic=name, error=str(again))
 

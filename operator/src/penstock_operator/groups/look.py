@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.client import AsyncAdmin
 from penstock.errors import PenstockError
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.access import AccessRules, StoredRules, not_asked
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
@@ -101,6 +102,21 @@ class Pass:
             status |= await self._scale(plan, seen, track, waits)
         return await self._report(plan, resource, track, (seen, waits, status))
 
+    async def tell_refusal(
+        self, resource: GroupResource, track: Track, error: KubernetesError
+    ) -> GroupResource:
+        """The API server has refused a change of this group. Its figures stay as they were.
+
+        Raises KubernetesError: it may refuse the status, too.
+        """
+        severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+        wait = Wait("ApiServerRefused", str(error), severity)
+        if severity is Severity.BLOCKED:
+            await self._events.tell(resource.body, KIND, wait.reason, wait.message, warning=True)
+        status = group_status(resource, Seen(), [wait], "", now_text())
+        del status["lag"]
+        return await self._write(resource, track, status)
+
     async def _apply_access(self, plan: GroupPlan) -> Wait | None:
         """Makes the group's rules those of the plan; returns why they are not."""
         if plan.access is None or self._admin is None:
@@ -165,15 +181,22 @@ class Pass:
         if not note and self._view.desired is not None:
             note = not_asked(self._view.desired, plan.access)
         status = group_status(resource, seen, waits, note, now_text()) | more
-        now_ms = self._clock_ms()
-        since_ms = None if track.written_ms is None else now_ms - track.written_ms
-        if worth_writing(resource.status, status, since_ms):
-            where = (KIND, resource.namespace, resource.name)
-            made = await self._kube.merge(*where, {"status": status}, status=True)
-            resource = GroupResource(made)
-            track.written_ms = now_ms
+        written = await self._write(resource, track, status)
+        if written is not resource:
+            resource = written
             await self._carrier.tell_reset(resource, more)
         if any(wait.reason == _NOT_EMPTY for wait in waits):
             return Looked(resource, MEMBERS_MS)
         changed = plan.reset is not None or plan.finalizer is not None
         return Looked(resource, SOON_MS if changed and not waits else None)
+
+    async def _write(self, resource: GroupResource, track: Track, status: Object) -> GroupResource:
+        """The same one if its status is not worth a write."""
+        now_ms = self._clock_ms()
+        since_ms = None if track.written_ms is None else now_ms - track.written_ms
+        if not worth_writing(resource.status, status, since_ms):
+            return resource
+        where = (KIND, resource.namespace, resource.name)
+        made = await self._kube.merge(*where, {"status": status}, status=True)
+        track.written_ms = now_ms
+        return GroupResource(made)

@@ -25,7 +25,7 @@ from penstock_operator.groups.carry import KIND
 from penstock_operator.groups.look import Asked, Pass, Track
 from penstock_operator.groups.model import GroupResource, View
 from penstock_operator.groups.plan import owners_of
-from penstock_operator.kube import Kube
+from penstock_operator.kube import OF_ALL, Kube
 
 LOOK_MS: Final = 10_000
 LOOKS_PER_S: Final = 20
@@ -182,9 +182,22 @@ class Groups:
                 if error.status in {404, 409}:
                     after_ms = _SOON_MS
                 _log.warning("group not reconciled", group=resource.name, error=str(error))
+                if error.status not in OF_ALL | {404, 409}:
+                    await self._tell_refusal(one, resource, track, error)
             except Exception as error:  # noqa: BLE001 - a defect with one group must not end all
                 _log.defect("observing a group hit a defect", error, group=resource.name)
         track.next_ms = self._clock_ms() + (self.look_ms if after_ms is None else after_ms)
+
+    async def _tell_refusal(
+        self, one: Pass, resource: GroupResource, track: Track, error: KubernetesError
+    ) -> None:
+        try:
+            told = await one.tell_refusal(resource, track, error)
+        except KubernetesError as again:
+            _log.warning("status not written", group=resource.name, error=str(again))
+        else:
+            if resource.uid in self._known:
+                self._known[resource.uid] = told
 
     @property
     def look_ms(self) -> int:
