@@ -1,13 +1,16 @@
 """What the operator reads from pods and claims, as the kubelet and the provisioner write them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.operator_world import desired, settled
 
 from penstock.core.manifest.objects import SecurityMode
-from penstock_operator.model import PodState
+from penstock_operator.model import PodState, Severity, Wait
 from penstock_operator.names import RACK, TEMPLATE_HASH
 from penstock_operator.observe import pod_state
+from penstock_operator.plan import plan_cluster
 from penstock_operator.volume_model import ClaimState
 from penstock_operator.volumes import claim_state
 
@@ -108,6 +111,38 @@ def test_why_a_container_does_not_run(container: dict[str, Any], trouble: str) -
     assert pod_state(2, pod(container=container)).trouble == trouble
 
 
+DONE = {"exitCode": 0, "reason": "Completed"}
+QUIET = {"state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "beside"),
+    [
+        (
+            {"state": {"waiting": CRASH}, "lastState": {"terminated": OUT}, "restartCount": 4},
+            {},
+            ("container mesh-init: it exited with code 1: the disk is full", 4),
+        ),
+        (
+            {"state": {"terminated": DONE}, "ready": True},
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+            ("container mesh-proxy: ImagePullBackOff: no such image", 0),
+        ),
+        ({"state": {"terminated": DONE}}, {"state": {"running": {}}, "ready": True}, ("", 0)),
+        ({"state": {"running": {}}, "lastState": {"terminated": OUT}}, QUIET, ("", 0)),
+    ],
+)
+def test_why_containers_of_others_do_not_run(
+    first: dict[str, Any], second: dict[str, Any], beside: tuple[str, int]
+) -> None:
+    """It is no trouble of the broker, which may run and have all its records."""
+    found = pod(container=QUIET, initContainerStatuses=[{"name": "mesh-init", **first}])
+    found["status"]["containerStatuses"].append({"name": "mesh-proxy", **second})
+    seen = pod_state(2, found)
+    assert (seen.beside, seen.beside_restarts) == beside
+    assert seen.trouble == ""
+
+
 def test_a_pod_that_cannot_be_scheduled_says_so_first() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes fit"}
     seen = pod_state(2, pod(container={"state": {"waiting": CRASH}}, conditions=[unscheduled]))
@@ -159,3 +194,17 @@ def test_a_claim_is_read_whole() -> None:
     del claim["status"]
     unbound = claim_state(1, claim, expandable=False)
     assert (unbound.capacity, unbound.expandable, unbound.resizing) == (0, False, "")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "severity"), [(1, Severity.PROGRESS), (2, Severity.BLOCKED), (9, Severity.BLOCKED)]
+)
+def test_a_cluster_says_which_container_of_others_it_waits_for(
+    restarts: int, severity: Severity
+) -> None:
+    wish = desired()
+    world = settled(wish)
+    why = "container mesh-init: it exited with code 1: no route"
+    world.pods[1] = replace(world.pods[1], ready=False, beside=why, beside_restarts=restarts)
+    text = f"pod flights-broker-1 is not ready: {why}"
+    assert Wait("PodNotRunning", text, severity) in plan_cluster(wish, world.observed()).waits

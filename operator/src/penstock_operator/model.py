@@ -40,6 +40,7 @@ Object = dict[str, Any]
 class PodState:
     """A broker's pod. `trouble`: why its container is not running, in Kubernetes' words, or "".
 
+    `beside`: why another container, which a webhook has put there, is not; the broker's may run.
     `unschedulable`: no node can take it now.
     """
 
@@ -54,6 +55,8 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    beside: str = ""
+    beside_restarts: int = 0
     start_s: int = 0
     """From its creation until it was ready; 0: it is not."""
     ready_since: str = ""

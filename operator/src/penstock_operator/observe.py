@@ -44,6 +44,7 @@ from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.refusals import Refusals
 from penstock_operator.resting import rest_of
 from penstock_operator.stored import Stored
+from penstock_operator.troubles import beside, trouble_of
 from penstock_operator.volume_model import BoundNode, ClaimState
 from penstock_operator.volumes import Volumes, claim_state
 
@@ -64,7 +65,6 @@ RETRY_S: Final = 5.0
 """After which a kind that could not be listed is listed again."""
 AUTHORITY_AGES_AFTER: Final = 2 / 3
 """Of its life, as for other certificates: of five years, 20 months are left to rotate it."""
-_QUIET_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 class Children:
@@ -217,7 +217,7 @@ class Children:
         for pod in self._pods(CONTROLLER):
             status = pod.get("status") or {}
             container = container_of(status.get("containerStatuses"), CONTROLLER) or {}
-            trouble = _trouble(status, container)
+            trouble = trouble_of(status, container) or beside(status, CONTROLLER)[0]
             if trouble and "deletionTimestamp" not in pod["metadata"]:
                 return f"pod {pod['metadata']['name']} is not running: {trouble}"
         return ""
@@ -386,6 +386,7 @@ def pod_state(broker_id: int, pod: Object) -> PodState:
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     made = container_of(pod["spec"]["containers"], BROKER) or {}
     running = container_of(status.get("containerStatuses"), BROKER) or {}
+    other, other_restarts = beside(status, BROKER)
     return PodState(
         broker_id=broker_id,
         name=metadata["name"],
@@ -396,8 +397,10 @@ def pod_state(broker_id: int, pod: Object) -> PodState:
         image=made.get("image", ""),
         node=pod["spec"].get("nodeName") or "",
         rack=annotations.get(RACK, ""),
-        trouble=_trouble(status, running),
+        trouble=trouble_of(status, running),
         restarts=int(running.get("restartCount", 0)),
+        beside=other,
+        beside_restarts=other_restarts,
         start_s=_start_s(metadata, status),
         ready_since=_ready_since(metadata, status),
         mode=SecurityMode.of_pod(pod),
@@ -418,28 +421,6 @@ def _ready_since(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     for each in status.get("conditions") or ():
         if (each["type"], each["status"]) == ("Ready", "True"):
             return str(each.get("lastTransitionTime") or metadata.get("creationTimestamp") or "")
-    return ""
-
-
-def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """Why the container is not running, in the words of the scheduler, the kubelet or the
-    container."""
-    for each in status.get("conditions") or ():
-        if each["type"] == "PodScheduled" and each["status"] == "False":
-            return f"it cannot be scheduled: {each.get('message', '')}"
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    reason = waiting.get("reason", "")
-    ended = (container.get("state") or {}).get("terminated") or (
-        container.get("lastState") or {}
-    ).get("terminated")
-    if ended and reason in {"", "CrashLoopBackOff"} and not container.get("ready"):
-        if not reason and not (container.get("state") or {}).get("terminated"):
-            return ""  # it is running again
-        lines = (ended.get("message") or "").strip().splitlines()
-        last = lines[-1] if lines else ended.get("reason", "")
-        return f"it exited with code {ended.get('exitCode')}: {last}"
-    if reason and reason not in _QUIET_REASONS:
-        return f"{reason}: {waiting.get('message', '')}".rstrip(": ")
     return ""
 
 

@@ -61,9 +61,16 @@ def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) ->
     if pod.ready:
         return []
     if pod.trouble:
-        severity = Severity.BLOCKED if pod.restarts >= PATIENCE_RESTARTS else Severity.PROGRESS
-        return [Wait("PodNotRunning", f"pod {name} is not running: {pod.trouble}", severity)]
+        text = f"pod {name} is not running: {pod.trouble}"
+        return [Wait("PodNotRunning", text, _severity(pod.restarts))]
+    if pod.beside:
+        severity = _severity(pod.beside_restarts)
+        return [Wait("PodNotRunning", f"pod {name} is not ready: {pod.beside}", severity)]
     return [Wait("PodNotReady", f"pod {name} is starting")]
+
+
+def _severity(restarts: int) -> Severity:
+    return Severity.BLOCKED if restarts >= PATIENCE_RESTARTS else Severity.PROGRESS
 
 
 def _broker_waits(desired: DesiredCluster, observed: Observed) -> list[Wait]:
