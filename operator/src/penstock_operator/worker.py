@@ -231,8 +231,12 @@ class Worker:
             self._groups.see(View(gone=True))
             await self._topics.reconcile(self._resources, None, None, None, "")
             copied = not await self._copies.reconcile(body, None)
-            left = self._resources or not self._groups.are_gone or copied
-            return Outcome.BUSY if left or body is not None else Outcome.GONE
+            going = any(each.deleting for each in self._resources)
+            if body is not None or copied or going:
+                return Outcome.BUSY
+            # What waits for a Cluster is woken by it.
+            left = self._resources or not self._groups.are_gone
+            return Outcome.IDLE if left else Outcome.GONE
         await self._tell_refusal(body)
         names = Names(self.name, self.namespace)
         await self._children.read(names)
