@@ -30,9 +30,11 @@ from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
 from penstock_operator.fence import Fence, FencedError, LeaseHolder
 from penstock_operator.groups import Groups, View
+from penstock_operator.held import Held
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import (
+    Action,
     Object,
     Observed,
     Plan,
@@ -104,6 +106,7 @@ class Worker:
         self._refusal = ""
         self._brokers = Brokers(self._credentials, self._fence)
         self._acting = Acting(deps.kube, self._brokers, deps.events)
+        self._held = Held()
         self._topics = Topics(deps.kube, self._brokers, deps.events)
         self._access = AccessRules(self._brokers, deps.events)
         # With its own connections: a hanging group must not use up those of the Cluster.
@@ -326,9 +329,14 @@ class Worker:
     ) -> list[Wait]:
         """Performs every action; returns the failures as waits. `seen_s`: when it began to observe,
         by our clock."""
-        failed, due = [], plan.actions
+        failed, due, tried = [], plan.actions, False
+        self._held.only(plan.actions)
         for action in plan.actions:
             self._fence.check()
+            if (held := self._held.why(action)) is not None:
+                failed.append(held)
+                continue
+            tried = True
             try:
                 if isinstance(action, RestartPod) and not action.forced:
                     if monotonic() - seen_s > _FRESH_S:
@@ -339,13 +347,18 @@ class Worker:
                         continue  # decided again in the next pass
                 await self._acting.carry_out(action, body, desired, observed)
             except KubernetesError as error:
-                _log.warning("action failed", cluster=self.name, error=str(error))
-                severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
-                failed.append(Wait("ApiServerRefused", str(error), severity))
+                failed.append(self._failed(action, error))
             self._deps.metrics.acted(type(action).__name__)
-        if plan.actions:
+        if tried:
             self._children.dirty = True
         return failed
+
+    def _failed(self, action: Action, error: KubernetesError) -> Wait:
+        _log.warning("action failed", cluster=self.name, error=str(error))
+        severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+        wait = Wait("ApiServerRefused", str(error), severity)
+        self._held.failed(action, wait, error)
+        return wait
 
     async def _apply_access(
         self, body: Object, desired: DesiredCluster, observed: Observed
