@@ -10,6 +10,7 @@ from typing import Any, Final
 from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.names import APPROVE, PAUSED
 from penstock_operator.clock import now_text
+from penstock_operator.compare import contains
 from penstock_operator.conditions import READY, STALLED, condition
 from penstock_operator.events import Events
 from penstock_operator.format_model import FORMAT_PENDING
@@ -25,6 +26,8 @@ from penstock_operator.status import cluster_status
 OPERATOR_ERROR: Final = "OperatorError"
 """Reason of Stalled: the last pass of the operator ended in a defect."""
 
+CRD_OUTDATED: Final = "CrdOutdated"
+"""Reason of an Event: the installed CRD does not know all that the status says."""
 _DEFECT_CHARS: Final = 300
 
 
@@ -58,7 +61,7 @@ class Reporting:
             wait = plan.resting
             await self._events.tell(body, "Cluster", wait.reason, wait.message)
         was_ready = _is_ready(before)
-        told = await self._write(desired.names, body["metadata"]["uid"], status, before)
+        told = await self._write(body, desired.names, status, before)
         if _is_ready(status) and not was_ready:
             await self._events.tell(body, "Cluster", "Ready", "all brokers are serving")
         self._metrics.cluster(
@@ -109,15 +112,31 @@ class Reporting:
         await self._events.tell(body, "Cluster", OPERATOR_ERROR, text, warning=True)
 
     async def _write(
-        self, names: Names, uid: str, status: Object, before: Mapping[str, Any]
+        self, body: Object, names: Names, status: Object, before: Mapping[str, Any]
     ) -> bool:
         """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
+        uid = body["metadata"]["uid"]
         due = self._pace.due(uid, before, status)
         if due is Due.NOW:
-            await self._kube.merge(
+            answer = await self._kube.merge(
                 "Cluster", names.namespace, names.cluster, {"status": status}, status=True
             )
+            stored: Mapping[str, Any] = answer.get("status") or {}
+            self._pace.wrote(uid, status, stored)
+            if dropped := _dropped(status, stored):
+                await self._events.tell(body, "Cluster", CRD_OUTDATED, dropped, warning=True)
         return due is not Due.LATER
+
+
+def _dropped(status: Object, stored: Mapping[str, Any]) -> str:
+    """What the API server has left out of a status, and what to do; empty: nothing."""
+    lost = [key for key, value in status.items() if not contains(stored.get(key), value)]
+    if not lost:
+        return ""
+    return (
+        f"the CRD that is installed is older than this operator and drops {', '.join(sorted(lost))}"
+        " of the status: apply the CRDs of this release (kubectl apply --server-side -f crds)"
+    )
 
 
 def _offer(upgrade: Object) -> str:

@@ -253,7 +253,8 @@ class Topics:
         metadata = body["metadata"]
         due = self._pace.due(metadata["uid"], before, status)
         if due is Due.NOW:
-            await self._kube.merge(
+            answer = await self._kube.merge(
                 "Topic", metadata["namespace"], metadata["name"], {"status": status}, status=True
             )
+            self._pace.wrote(metadata["uid"], status, answer.get("status") or {})
         return due is not Due.LATER
