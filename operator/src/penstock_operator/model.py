@@ -55,6 +55,8 @@ class PodState:
     rack: str = ""
     trouble: str = ""
     restarts: int = 0
+    preparing: bool = False
+    """It has a node, whose kubelet has not begun to run its container, nor failed to."""
     beside: str = ""
     beside_restarts: int = 0
     start_s: int = 0
@@ -214,6 +216,8 @@ class Observed:
     """Why a controller's pod is not running, naming the pod; empty if all are."""
     refused: Mapping[int, str] = field(default_factory=dict)
     """Why the pods of brokers cannot be created, for a while already."""
+    stuck: Mapping[int, str] = field(default_factory=dict)
+    """Why nodes do not start the pods of brokers, for a while already."""
     trust: str = ""
     """The CA's certificate (PEM), as controllers have published it; empty: they have not."""
     certificate_ends: Mapping[str, CertificateEnd] = field(default_factory=dict)

@@ -44,7 +44,8 @@ from penstock_operator.objects.security import users_ca_problem
 from penstock_operator.refusals import Refusals
 from penstock_operator.resting import rest_of
 from penstock_operator.stored import Stored
-from penstock_operator.troubles import beside, trouble_of
+from penstock_operator.stuck import Stuck
+from penstock_operator.troubles import beside, is_preparing, trouble_of
 from penstock_operator.volume_model import BoundNode, ClaimState
 from penstock_operator.volumes import Volumes, claim_state
 
@@ -85,6 +86,7 @@ class Children:
         self._volumes = Volumes(kube, now_s)
         self._stored = Stored(kube, now_s)
         self._refusals = Refusals(kube, now_s)
+        self._stuck = Stuck(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
@@ -230,6 +232,11 @@ class Children:
         made = range(int(live["spec"].get("replicas", 1)))
         return await self._refusals.read(desired.names, set(made) - self.pods(desired.names).keys())
 
+    async def stuck(self, desired: DesiredCluster) -> Mapping[int, str]:
+        """See `Observed`."""
+        pods = () if "Pod" in self._unknown else self.pods(desired.names).values()
+        return await self._stuck.read(desired.names.namespace, pods)
+
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
         wanted = quantity(desired.spec.storage_size) or 0
         found = {}
@@ -359,6 +366,7 @@ async def observe(
         recorded_cluster_id=status.get("clusterId", ""),
         controllers_problem=children.controllers_problem(),
         refused=await children.refused(desired),
+        stuck=await children.stuck(desired),
         unknown=dict(children.unknown),
     )
     if facts is None or not facts.controller_reachable:
@@ -399,6 +407,7 @@ def pod_state(broker_id: int, pod: Object) -> PodState:
         rack=annotations.get(RACK, ""),
         trouble=trouble_of(status, running),
         restarts=int(running.get("restartCount", 0)),
+        preparing=is_preparing(pod, running),
         beside=other,
         beside_restarts=other_restarts,
         start_s=_start_s(metadata, status),

@@ -63,14 +63,14 @@ def last_refusal(events: Iterable[Object], pod: str) -> str:
         for each in events
         if each.get("reason") in _REASONS and f" Pod {pod} in " in each.get("note", "")
     ]
-    last = max(about, key=lambda each: (_time(each), each["reason"] == _FAILED), default=None)
+    last = max(about, key=lambda each: (time_of(each), each["reason"] == _FAILED), default=None)
     if last is None or last["reason"] != _FAILED:
         return ""
     note: str = last["note"]
     return note.partition("failed error: ")[2] or note
 
 
-def _time(event: Object) -> str:
+def time_of(event: Object) -> str:
     """When it happened last, RFC 3339 to the second: all are of one controller's clock."""
     series: Mapping[str, str] = event.get("series") or {}
     found = (

@@ -15,6 +15,14 @@ def trouble_of(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     return _failure(container)
 
 
+def is_preparing(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Whether the kubelet still makes its sandbox and volumes, or pulls images. `container`: its
+    status, empty if there is none yet."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    is_quiet = not container or waiting.get("reason") == "ContainerCreating"
+    return is_quiet and bool(pod["spec"].get("nodeName"))
+
+
 def beside(status: Mapping[str, Any], own: str) -> tuple[str, int]:
     """Which container that others put into the pod does not run, and how often it was restarted."""
     for key in ("initContainerStatuses", "containerStatuses"):

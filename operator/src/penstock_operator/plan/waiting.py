@@ -25,7 +25,8 @@ def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
                 text = f"pod {desired.names.pod(broker_id)} cannot be created: {why}"
                 waits.append(Wait("PodRefused", text, Severity.BLOCKED))
             else:
-                waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
+                stuck = observed.stuck.get(broker_id, "")
+                waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id), stuck))
     live = observed.live("StatefulSet", desired.names.broker)
     kept = desired.spec.brokers if live is None else int(live["spec"].get("replicas", 1))
     leaving = [pod.name for broker_id, pod in observed.pods.items() if broker_id >= kept]
@@ -52,7 +53,9 @@ def _controllers_refused(deployment: Object | None, at: str) -> Wait | None:
     return None
 
 
-def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) -> list[Wait]:
+def _pod_waits(
+    desired: DesiredCluster, broker_id: int, pod: PodState | None, stuck: str
+) -> list[Wait]:
     name = desired.names.pod(broker_id)
     if pod is None:
         return [Wait("PodMissing", f"pod {name} is being created")]
@@ -66,6 +69,8 @@ def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) ->
     if pod.beside:
         severity = _severity(pod.beside_restarts)
         return [Wait("PodNotRunning", f"pod {name} is not ready: {pod.beside}", severity)]
+    if stuck:
+        return [Wait("PodNotStarted", f"pod {name} is not started on node {pod.node}: {stuck}")]
     return [Wait("PodNotReady", f"pod {name} is starting")]
 
 
