@@ -262,10 +262,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """AvailableNow: no further than the target, whatever arrived since.
 
         Nor before the positions, which may be past the target, but never past what exists: after
-        a loss, the log may end before both.
+        a loss, the log may end before both. What was read before, and the look that fixed the
+        target missed, ends where it is first seen: one broker may have been behind.
         """
         if self._target is None:
             return view
+        late = {tp: view.ends[tp] for tp in positions if tp in view.ends}
+        self._target = replace(self._target, ends={**late, **self._target.ends})
         target = self._target.ends
         ends = {
             tp: min(end, max(target[tp], positions.get(tp, 0)))

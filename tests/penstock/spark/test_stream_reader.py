@@ -583,6 +583,20 @@ def test_a_replay_looks_again_before_it_believes_that_its_topic_is_gone(tolerant
     assert query.planned(1) == [], "another id proves that the records are gone"
 
 
+def test_available_now_reads_a_topic_that_its_first_look_missed() -> None:
+    cluster = Blinking({P0: 10})
+    query = RunningQuery(cluster, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    query.trigger()
+    cluster.ends = {P0: 25}
+    cluster.misses = 1
+    query.restart(available_now=True)
+    read = []
+    while ranges := query.trigger():
+        read += ranges
+        cluster.ends = {P0: cluster.ends[P0] + 1000}
+    assert read == [span(P0, 10, 20), span(P0, 20, 25)], "to where it ended when it was seen"
+
+
 def test_a_replay_that_reads_nothing_of_a_topic_out_of_sight_does_without_it() -> None:
     cluster = SmallCluster({P0: 10, P1: 3})
     query = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss="false")
