@@ -56,6 +56,9 @@ SINK_OPTIONS: Final = (
     "onReplayMismatch",
 )
 BOOTSTRAP: Final = "penstock.bootstrap.servers"
+_PREFIX: Final = "penstock."
+_SECURITY: Final = ("security.", "sasl.", "ssl.")
+"""How Kafka's settings about TLS and logins begin."""
 COMMON_SETTINGS: Final = (
     BOOTSTRAP,
     "penstock.cluster.id",
@@ -141,16 +144,33 @@ class Given:
         for key in sorted(self._given):
             if key in known:
                 continue
-            if key in refused:
-                raise MisuseError(f"option {key} is not supported: {refused[key]}")
+            setting = _setting(key)
+            if setting in refused:
+                raise MisuseError(f"option {key} is not supported: {refused[setting]}")
             if key in others:
                 raise MisuseError(f"option {others[key][0]} {others[key][1]}")
-            guess = "penstock." + key.removeprefix("kafka.") if key.startswith("kafka.") else key
-            close = difflib.get_close_matches(guess, known, n=1, cutoff=0.6)
-            hint = (
-                f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists all options"
-            )
-            raise MisuseError(f"unknown option {key}: {hint}")
+            raise MisuseError(f"unknown option {key}: {_hint(setting, known)}")
+
+
+def _setting(key: str) -> str:
+    """The key, with the prefix of settings here if it is a setting of Kafka's."""
+    for prefix in ("kafka.", "kafkaconsumer."):
+        if key.startswith(prefix):
+            return _PREFIX + key.removeprefix(prefix)
+    return key
+
+
+def _hint(setting: str, known: Mapping[str, str]) -> str:
+    """What may have been meant. Without prefixes, which would make any two settings alike."""
+    bare = setting.removeprefix(_PREFIX)
+    if bare.startswith(_SECURITY):
+        return (
+            "a secure cluster takes penstock.ca.file and penstock.token.file, or "
+            "penstock.certificate.file and penstock.key.file"
+        )
+    names = {name.removeprefix(_PREFIX): given for name, given in known.items()}
+    close = difflib.get_close_matches(bare, names, n=1, cutoff=0.75)
+    return f"did you mean {names[close[0]]}?" if close else "docs/spark.md lists all options"
 
 
 def client_settings(read: Given) -> ClientSettings:

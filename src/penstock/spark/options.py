@@ -62,8 +62,9 @@ CLIENT_SETTINGS: Final = (
 # Settings that Kafka users know, and what to use here instead.
 REFUSED: Final = {
     "penstock.auto.offset.reset": "use startingOffsets, and failOnDataLoss for lost offsets",
-    "penstock.group.id": "use groupId or groupIdPrefix",
+    "penstock.group.id": "use groupId, which shows a stream's progress",
     "penstock.enable.auto.commit": "positions are in Spark's checkpoint",
+    "penstock.isolation.level": "only committed records are read",
     "penstock.key.deserializer": "keys are binary; cast them in the query",
     "penstock.value.deserializer": "values are binary; cast them in the query",
     "path": "name topics with subscribe, subscribePattern or assign; load() takes no path",

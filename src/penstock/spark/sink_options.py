@@ -46,6 +46,7 @@ REFUSED: Final = {
     "penstock.key.serializer": "cast the column to string or binary in the query",
     "penstock.value.serializer": "cast the column to string or binary in the query",
     "penstock.transactional.id": "a sink finds its own",
+    "penstock.transaction.timeout.ms": "use transactionTimeout",
     "path": (
         "name the topic with the option topic or a column topic; save() and start() take no path"
     ),

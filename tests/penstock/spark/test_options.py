@@ -172,6 +172,32 @@ def test_a_misspelt_option_is_refused_with_the_name_meant() -> None:
     assert "docs/spark.md lists all options" in refused(zzz="1")
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("kafka.group.id", "use groupId"),
+        ("kafka.auto.offset.reset", "use startingOffsets"),
+        ("kafka.value.deserializer", "cast them in the query"),
+        ("kafka.isolation.level", "only committed records are read"),
+        ("kafka.security.protocol", "penstock.ca.file and penstock.token.file"),
+        ("kafka.sasl.jaas.config", "penstock.ca.file and penstock.token.file"),
+        ("kafka.ssl.truststore.location", "penstock.ca.file and penstock.token.file"),
+        ("kafka.request.timeout.ms", "did you mean penstock.request.timeout.ms?"),
+        ("kafka.max.poll.records", "docs/spark.md lists all options"),
+        ("penstock.linger.ms", "docs/spark.md lists all options"),
+        ("penstock.fetch.max.wait", "did you mean penstock.fetch.max.wait.ms?"),
+        ("bootstrap.servers", "did you mean penstock.bootstrap.servers?"),
+    ],
+)
+def test_a_setting_of_kafkas_is_told_what_does_its_work_here(setting: str, words: str) -> None:
+    with pytest.raises(MisuseError) as caught:
+        parse(BASE | {setting: "x"})
+    assert f"option {setting}" in str(caught.value)
+    assert words in str(caught.value)
+    meant = str(caught.value).partition("did you mean ")[2]
+    assert meant in words, "no guess that only resembles it"
+
+
 def test_settings_that_would_contradict_the_checkpoint_are_refused() -> None:
     assert "use startingOffsets" in refused(penstock__auto__offset__reset="earliest")
     assert "use groupId" in refused(penstock__group__id="g")

@@ -61,6 +61,9 @@ def test_bad_options_are_refused_by_name() -> None:
     assert "option subscribe belongs to reading" in refused(subscribe="a")
     assert "take no path" in refused(path="/tmp")
     assert "a sink waits for all in-sync replicas" in refused(penstock__acks="1")
+    assert "a sink waits for all in-sync replicas" in refused(kafka__acks="1")
+    assert "use transactionTimeout" in refused(kafka__transaction__timeout__ms="1")
+    assert "docs/spark.md lists all options" in refused(kafka__linger__ms="1")
 
 
 def test_exactly_once_has_options_of_its_own() -> None:
