@@ -1,8 +1,8 @@
 """The PySpark data source: topics as batch and streaming DataFrames.
 
 Belongs here: options and their meaning (`options`, `boundary`), offsets as they stand in a
-checkpoint (`offsets`), the decisions of a trigger (`admission`, `planning`, `data_loss`,
-`pushdown`) and of a batch's end (`decision`), and thin shells that obey them: `source` (what Spark
+checkpoint (`offsets`), the decisions of a trigger (`admission`, `planning`, `data_loss`)
+and of a batch's end (`decision`), and thin shells that obey them: `source` (what Spark
 finds), `batch` and `stream` (readers), `exactly_once` (writers), `cluster` (offset look-ups, driver
 side), `ranges` (record reads by the client's range reader, executor side), `edge` (how errors
 leave).

@@ -1,16 +1,15 @@
 """The batch reader: a bounded read of [starting, ending), both resolved once, when planned.
 
-`partitions` runs in a planner worker when Spark optimizes the query, `read` in executors. With
-the option filterPushdown, `PushdownBatchReader` narrows the ranges by the query's conditions
-on partition, offset and timestamp; Spark still checks every row (a class of its own, because
-Spark refuses any reader that has `pushFilters` while its own switch for that is off).
+`partitions` runs in a planner worker when Spark optimizes a query, `read` in executors. A query's
+conditions do not narrow it (`pushFilters`): Spark 4.3 keeps one plan per DataFrame, so other
+queries of the frame would read no more than what that one asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
@@ -20,7 +19,6 @@ from penstock.spark.edge import at_edge
 from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan_read import checked_tasks, client_of, read_task
-from penstock.spark.pushdown import Bounds, bounds_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +34,6 @@ class BatchReader(DataSourceReader):
     ) -> None:
         self._options = options
         self._connect = connect
-        self._bounds = Bounds()
         # Asked here, so that a contradiction is an error before anything is planned.
         self._starting, self._ending = options.batch_starting, options.batch_ending
 
@@ -51,7 +48,6 @@ class BatchReader(DataSourceReader):
         self._check_order(begin, end)
         begin = _not_past(begin, view.ends, self._starting)
         end = _not_past(end, view.ends, self._ending)
-        begin, end = self._bounds.narrow(begin, end, client)
         view = replace(view, starts=starts(client, end))
         return checked_tasks(begin, end, view.topic_ids, view, self._options)
 
@@ -80,12 +76,3 @@ def _not_past(
     if not isinstance(boundary, AtTimestamp | AtTimestamps):
         return found
     return {tp: min(at, ends[tp]) for tp, at in found.items()}
-
-
-class PushdownBatchReader(BatchReader):
-    """The same, reading less where the query's conditions allow it."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Notes what narrows the read; hands every filter back, so that Spark applies them."""
-        self._bounds = bounds_of(filters)
-        return filters

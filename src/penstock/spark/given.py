@@ -40,7 +40,6 @@ SOURCE_OPTIONS: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
-    "filterPushdown",
     "groupIdPrefix",
     "groupId",
     "pollTimeoutMs",

@@ -19,7 +19,6 @@ marked † in the table below. `penstock.*` are settings of the client (`CLIENT_
     minPartitions, maxRecordsPerPartition, maxTasks †
     failOnDataLoss                     true
     includeHeaders, columns †          false, all     change the schema
-    filterPushdown †                   false          batch
     groupId †                          the group to which a stream's progress is committed
     groupIdPrefix                                     accepted; without effect
     pollTimeoutMs †                    120000
@@ -67,6 +66,10 @@ REFUSED: Final = {
     "penstock.isolation.level": "only committed records are read",
     "penstock.key.deserializer": "keys are binary; cast them in the query",
     "penstock.value.deserializer": "values are binary; cast them in the query",
+    "filterpushdown": (
+        "in Spark 4.3, other queries of the same DataFrame would miss the records that it leaves "
+        "out; narrow the read with assign, or with starting and ending offsets or timestamps"
+    ),
     "path": "name topics with subscribe, subscribePattern or assign; load() takes no path",
 }
 _WRITING: Final = dict.fromkeys(
@@ -120,7 +123,6 @@ class SourceOptions:
     max_tasks: int | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS
-    filter_pushdown: bool = False
     group_id: str | None = None
     group_id_prefix: str | None = None
     poll_timeout_ms: int = 120_000
@@ -181,7 +183,6 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         max_tasks=read.count("maxTasks"),
         fail_on_data_loss=read.get("failOnDataLoss", values.boolean, True),
         columns=_columns(read),
-        filter_pushdown=read.get("filterPushdown", values.boolean, False),
         group_id=read.get("groupId", values.group_id, None),
         group_id_prefix=read.get("groupIdPrefix", values.nonempty, None),
         poll_timeout_ms=read.get("pollTimeoutMs", values.positive, 120_000),

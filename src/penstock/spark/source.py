@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import MisuseError
-from penstock.spark.batch import BatchReader, PushdownBatchReader
+from penstock.spark.batch import BatchReader
 from penstock.spark.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import check_schema, schema_of
@@ -42,8 +42,7 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """A bounded read. Raises MisuseError for an invalid option or schema."""
-        options = self._checked(schema)
-        return PushdownBatchReader(options) if options.filter_pushdown else BatchReader(options)
+        return BatchReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 (Spark's name)
         """An endless read. Raises MisuseError for an invalid option or schema."""

@@ -67,7 +67,6 @@ def test_every_documented_option_is_parsed() -> None:
         "failOnDataLoss": "false",
         "includeHeaders": "true",
         "columns": "value,headers",
-        "filterPushdown": "true",
         "groupIdPrefix": "etl",
         "groupId": "etl-1",
         "pollTimeoutMs": "1000",
@@ -96,7 +95,6 @@ def test_every_documented_option_is_parsed() -> None:
     assert options.max_records_per_partition == 1000
     assert not options.fail_on_data_loss
     assert options.columns == ("value", "headers")
-    assert options.filter_pushdown
     assert (options.group_id, options.group_id_prefix) == ("etl-1", "etl")
     assert (options.poll_timeout_ms, options.offset_retries) == (1000, 0)
     assert options.offset_retry_interval_ms == 10
@@ -202,6 +200,7 @@ def test_settings_that_would_contradict_the_checkpoint_are_refused() -> None:
     assert "use startingOffsets" in refused(penstock__auto__offset__reset="earliest")
     assert "use groupId" in refused(penstock__group__id="g")
     assert "load() takes no path" in refused(path="orders")
+    assert "narrow the read with assign" in refused(filterPushdown="true")
 
 
 def test_creating_a_table_is_refused_with_what_works_instead() -> None:

@@ -7,20 +7,9 @@ text. No Spark session; `test_spark_stream` runs the same on a real one.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -31,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError
-from penstock.spark.batch import BatchReader, PushdownBatchReader
+from penstock.spark.batch import BatchReader
 from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import DataLossError, LogView
 from penstock.spark.lookup import selects
@@ -645,16 +634,10 @@ def test_the_newest_offset_is_reported_once_it_was_seen() -> None:
 # --- batch
 
 
-def batch_ranges(
-    cluster: SmallCluster, filters: list[Any] | None = None, **changes: str
-) -> list[ReadRange]:
+def batch_ranges(cluster: SmallCluster, **changes: str) -> list[ReadRange]:
     options = options_of(**changes)
     cluster.selection = options.selection
-    if filters is None:
-        reader = BatchReader(options, lambda _: cluster)
-    else:
-        reader = PushdownBatchReader(options, lambda _: cluster)
-        assert list(reader.pushFilters(filters)) == filters
+    reader = BatchReader(options, lambda _: cluster)
     return sorted(r for task in reader.partitions() for r in task.value)
 
 
@@ -722,38 +705,6 @@ def test_a_batch_takes_the_sizes_of_tasks_from_its_options() -> None:
     options = options_of(minPartitions="4")
     reader = BatchReader(options, lambda _: SmallCluster({P0: 8, P1: 8}))
     assert [len(task.value) for task in reader.partitions()] == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        ([EqualTo(("partition",), 1)], [span(P1, 0, 10)]),
-        ([In(("partition",), (0, 7))], [span(P0, 0, 10)]),
-        ([In(("partition",), (0, 1)), EqualTo(("partition",), 5)], []),
-        ([EqualTo(("partition",), 0), EqualTo(("offset",), 4)], [span(P0, 4, 5)]),
-        ([GreaterThan(("offset",), 7)], [span(P0, 8, 10), span(P1, 8, 10)]),
-        ([GreaterThanOrEqual(("offset",), 7), LessThan(("offset",), 9)],
-         [span(P0, 7, 9), span(P1, 7, 9)]),
-        ([LessThanOrEqual(("offset",), 0)], [span(P0, 0, 1), span(P1, 0, 1)]),
-        ([LessThan(("offset",), 0)], []),
-        ([GreaterThan(("offset",), 500)], []),
-        ([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(6.5, UTC))],
-         [span(P0, 7, 10), span(P1, 7, 10)]),
-        ([GreaterThan(("timestamp",), datetime.fromtimestamp(6, UTC))],
-         [span(P0, 6, 10), span(P1, 6, 10)]),
-        ([GreaterThan(("timestamp",), datetime.fromtimestamp(600, UTC))], []),
-        ([LessThan(("timestamp",), datetime.fromtimestamp(6, UTC))],
-         [span(P0, 0, 10), span(P1, 0, 10)]),
-        ([EqualTo(("key",), b"x"), IsNotNull(("offset",)), EqualTo(("headers", "key"), "x"),
-          Not(EqualTo(("partition",), 0)), GreaterThan(("offset",), "7")],
-         [span(P0, 0, 10), span(P1, 0, 10)]),
-    ],
-)  # fmt: skip
-def test_conditions_narrow_a_batch_and_are_all_handed_back(
-    filters: list[Any], expected: list[ReadRange]
-) -> None:
-    cluster = SmallCluster({P0: 10, P1: 10})
-    assert batch_ranges(cluster, filters, filterPushdown="true") == expected
 
 
 # ---------------------------------------------------------------- groupId
