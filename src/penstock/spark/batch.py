@@ -1,8 +1,9 @@
 """The batch reader: a bounded read of [starting, ending), both resolved once, when planned.
 
-`partitions` runs in a planner worker when Spark optimizes a query, `read` in executors. A query's
-conditions do not narrow it (`pushFilters`): Spark 4.3 keeps one plan per DataFrame, so other
-queries of the frame would read no more than what that one asked for.
+`partitions` runs in a planner worker when Spark optimizes the first query of a DataFrame, `read` in
+executors. Spark 4.3 keeps the plan for all queries of the frame: those that come later read the
+same offsets. That is why a query's conditions do not narrow it (`pushFilters`): other queries would
+read no more than what that one asked for.
 """
 
 from collections.abc import Callable, Iterator, Sequence

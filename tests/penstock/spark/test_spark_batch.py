@@ -218,6 +218,18 @@ def test_conditions_of_one_query_narrow_no_other_query_of_the_frame(bench: "Benc
         bench.spark.conf.unset(conf)
 
 
+def test_a_frame_is_read_as_of_its_first_query_and_a_new_one_has_what_arrived(
+    bench: "Bench",
+) -> None:
+    bench.create()
+    bench.send("a")
+    frame = bench.reader().load()
+    assert frame.count() == 1
+    bench.send("b")
+    assert frame.count() == 1, "as documented; if Spark plans again, change docs/spark.md"
+    assert bench.reader().load().count() == 2
+
+
 def test_sql_reads_topics_as_views(bench: "Bench") -> None:
     topic = bench.create()
     bench.send("x", "y")
