@@ -54,7 +54,11 @@ ABORT_S: Final = 10.0
 PRODUCERS_MAX: Final = 4
 """For how many application ids a worker process keeps a producer; it runs one task at a time."""
 
+APPLICATIONS_MAX: Final = 100
+"""For how many application ids a driver remembers where their newest batch went."""
+
 _log = logging.getLogger("penstock.spark")
+_written: "dict[str, tuple[int, str | None]]" = {}
 _producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
 
 
@@ -244,7 +248,31 @@ def commit(
         if error.code is ErrorCode.CLUSTER_ID_MISMATCH:
             _close((os.getpid(), options, decision.run.application_id))
         raise timed_out(error, options.transaction_timeout_ms) from None
+    if outcome.already_committed:
+        _check_target(decision.run, options.topic)
     check_outcome(decision, outcome, options.on_replay_mismatch)
+    _written.pop(decision.run.application_id, None)
+    while len(_written) >= APPLICATIONS_MAX:
+        del _written[next(iter(_written))]
+    _written[decision.run.application_id] = (decision.run.batch, options.topic)
+
+
+def _check_target(run: "BatchRun", topic: str | None) -> None:
+    """Raises MisuseError if this process has committed the batch to another topic: it is no replay.
+
+    The ledger does not tell: it knows no topics, and no digest of the newest batch.
+    """
+    batch, before = _written.get(run.application_id, (run.batch, topic))
+    if batch == run.batch and before != topic:
+        raise MisuseError(
+            f"batch {batch} of application {run.application_id!r} was written to "
+            f"{_named(before)}, and now comes for {_named(topic)}: nothing was written; give each "
+            "output of a batch a txnAppId of its own"
+        )
+
+
+def _named(topic: str | None) -> str:
+    return "topics of a column" if topic is None else f"topic {topic!r}"
 
 
 def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

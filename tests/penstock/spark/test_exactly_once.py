@@ -282,6 +282,28 @@ def test_as_many_other_rows_of_an_older_batch_are_an_error(
     assert query.seen() == ["a", "b", "c", "x", "x", "x"]
 
 
+def test_two_outputs_of_a_batch_under_one_application_id_are_an_error(
+    query: Query, shared_cluster: Cluster
+) -> None:
+    second = replace(query.options, topic=f"{query.name}-second")
+    shared_cluster.create_topic(f"{query.name}-second", partitions=1)
+
+    def write(options: SinkOptions, batch: int) -> None:
+        query.options, kept = options, query.options
+        messages = [query.task(query.run(batch), 0, "a", "b")]
+        query.options = kept
+        commit(options, messages, wait_visible_ms=0)
+
+    write(query.options, 0)
+    words = r"batch 0 of .* was written to .*query-\d+', and now .*-second': .* txnAppId of its own"
+    for options in second, replace(second, on_replay_mismatch=SKIP):
+        with pytest.raises(MisuseError, match=words):
+            write(options, 0)
+    write(query.options, 0)
+    write(second, 1)
+    assert query.seen() == ["a", "b"], "a replay of the first counts, and a topic may change"
+
+
 def test_a_job_that_runs_again_with_other_rows_is_skipped_as_before() -> None:
     decision = decision_of([WrittenBranch(replace(RUN, checkpoint=JOBS), 4, None, digest=1)])
     assert decision is not None
