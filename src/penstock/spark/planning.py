@@ -8,6 +8,7 @@ one task, and ranges of one partition stand in offset order within a task.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappush, heapreplace
 from itertools import pairwise
 from typing import Final
 
@@ -88,16 +89,17 @@ def pack(ranges: Sequence[ReadRange], limits: Limits) -> list[tuple[ReadRange, .
     """
     count = _task_count(ranges, limits)
     tasks: list[list[ReadRange]] = [[] for _ in range(count)]
-    sizes = [0] * count
+    emptiest = [(0, at) for at in range(count)]
     for r in sorted(ranges, key=lambda r: (-r.size, r)):
-        at = min(range(len(tasks)), key=lambda i: sizes[i])
-        full = limits.max_records is not None and sizes[at] + r.size > limits.max_records
-        if full and sizes[at] and (limits.max_tasks is None or len(tasks) < limits.max_tasks):
+        size, at = emptiest[0]
+        full = limits.max_records is not None and size + r.size > limits.max_records
+        if full and size and (limits.max_tasks is None or len(tasks) < limits.max_tasks):
             at = len(tasks)
             tasks.append([])
-            sizes.append(0)
+            heappush(emptiest, (r.size, at))
+        else:
+            heapreplace(emptiest, (size + r.size, at))
         tasks[at].append(r)
-        sizes[at] += r.size
     return sorted(tuple(sorted(task)) for task in tasks)
 
 

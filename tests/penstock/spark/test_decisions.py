@@ -162,6 +162,15 @@ def test_small_ranges_share_a_task_only_up_to_the_maximum_of_records() -> None:
     assert len(pack(ranges_, Limits(max_records=20_000))) == 3
 
 
+def test_many_pieces_are_packed_in_one_go() -> None:
+    """With work per pair of pieces instead of per piece, this takes minutes."""
+    wanted = ReadRange("t", 0, 0, 50_000_000)
+    limit = Limits(max_records=1000)
+    tasks = pack(split([wanted], limit), limit)
+    assert len(tasks) == 50_000
+    assert rejoined(tasks) == [wanted]
+
+
 def test_nothing_to_read_is_no_task() -> None:
     assert plan({tp(0): 5, tp(1): 9}, {tp(0): 5, tp(1): 3}, {}, Limits(min_partitions=4)) == []
 
