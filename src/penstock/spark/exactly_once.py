@@ -107,10 +107,8 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         options = self._options
         # Within foreachBatch the query's id tells a fresh checkpoint, whose batches begin at 0.
         # Spark Connect and the user's own threads do not have it: see `decision.check_outcome`.
-        checkpoint = _found("sql.streaming.queryId") or JOBS
-        app_id = options.app_id or f"spark/{self._run}"
-        run = _batch_run(app_id, checkpoint, self._run, options.version or 0)
-        return write_branch(options, run, _attempt(), iterator)
+        checkpoint = (options.app_id and _found("sql.streaming.queryId")) or JOBS
+        return write_branch(options, self._batch_run(checkpoint), _attempt(), iterator)
 
     @at_edge
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -118,8 +116,13 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         commit(self._options, messages, wait_visible_ms=VISIBLE_WAIT_MS)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Aborts what is open, unless the batch is committed."""
-        abort(self._options, messages)
+        """Aborts what is open, unless the batch is committed; also if no task could tell what it
+        has written. In foreachBatch, those are aborted by the batch's next run."""
+        abort(self._options, messages, self._batch_run(JOBS))
+
+    def _batch_run(self, checkpoint: str) -> "BatchRun":
+        app_id = self._options.app_id or f"spark/{self._run}"
+        return _batch_run(app_id, checkpoint, self._run, self._options.version or 0)
 
 
 # ---------------------------------------------------------------- executors
@@ -275,19 +278,28 @@ def _named(topic: str | None) -> str:
     return "topics of a column" if topic is None else f"topic {topic!r}"
 
 
-def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def abort(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    unnamed: "BatchRun | None" = None,
+) -> None:
     """Best effort: what stays open is aborted by the batch's next run, or at its timeout. Spark
     also calls this if a commit raised although it took effect: the ledger knows that, and nothing
     is done.
+
+    `unnamed`: the run, if no message names it: worker processes that were killed send none.
     """
     decision = decision_of(messages)
-    if decision is None:
+    run = unnamed if decision is None else decision.run
+    if run is None:
         return
     try:
-        branches = _producer(options, decision.run.application_id).branches()
-        branches.abort_batch(decision.run, timeout_s=ABORT_S)
+        branches = _producer(options, run.application_id).branches()
+        branches.abort_batch(run, timeout_s=ABORT_S)
     except PenstockError as error:
-        _log.warning("batch %d is not aborted yet: %s", decision.run.batch, error.message)
+        if decision is None and error.code is ErrorCode.LEDGER_MISMATCH:
+            return  # of a query, whose id only its tasks know
+        _log.warning("batch %d is not aborted yet: %s", run.batch, error.message)
 
 
 # ---------------------------------------------------------------- both

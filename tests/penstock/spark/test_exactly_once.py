@@ -206,6 +206,28 @@ def test_an_aborted_batch_leaves_nothing_and_its_replay_is_in(query: Query) -> N
     assert query.seen() == ["a"]
 
 
+def test_a_job_of_which_no_task_answers_is_aborted_and_one_of_a_query_left_to_its_next_run(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_open(run: BatchRun) -> bool:
+        with Admin(query.bootstrap) as admin:
+            branches = admin.describe_transaction(run.application_id).branches
+            return any(branch.started_ms for branch in branches)
+
+    commit(query.options, [query.task(query.run(), 0, "first")], wait_visible_ms=0)
+    in_query = query.run(1)
+    query.task(in_query, 0, "of a killed worker")
+    abort(query.options, [None], replace(in_query, checkpoint=JOBS))
+    assert is_open(in_query), "its id is known to tasks alone"
+    job = replace(query.run(), application_id=f"job-{query.name}", checkpoint=JOBS)
+    query.task(job, 0, "of a killed worker")
+    abort(query.options, [None], job)
+    wait_until(lambda: not is_open(job), what="the branch of the job is aborted")
+    assert not caplog.records
+    commit(query.options, [query.task(query.run(1), 0, "a")], wait_visible_ms=0)
+    assert query.seen() == ["a", "first"]
+
+
 def test_a_task_that_fails_after_writing_aborts_its_branch_and_its_retry_counts(
     query: Query,
 ) -> None:

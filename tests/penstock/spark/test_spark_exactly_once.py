@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from support.waiting import wait_until
 
 from penstock.client import Consumer, TopicPartition
-from penstock.spark.exactly_once import ExactlyOnceStreamWriter
+from penstock.spark.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from penstock.spark.source import PenstockDataSource
 
 if TYPE_CHECKING:
@@ -208,6 +208,58 @@ def test_a_task_that_fails_with_rows_in_the_log_is_tried_again_and_its_rows_are_
     every = numbers("read_uncommitted")
     assert len(every) > 2_000, "the first attempt left rows, which nobody sees"
     assert set(every) == set(range(2_000))
+
+
+def dying() -> type[PenstockDataSource]:
+    """The sink as it is, but for its worker processes, which are killed with rows in the log."""
+
+    class Writer(ExactlyOnceBatchWriter):
+        def write(self, iterator: Any) -> Any:
+            import os  # noqa: PLC0415 - of the worker
+            import signal  # noqa: PLC0415
+
+            from penstock.spark import exactly_once  # noqa: PLC0415
+
+            def last_words() -> Iterator[Any]:
+                yield from iterator
+                for producer in exactly_once._producers.values():
+                    producer.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            return super().write(last_words())
+
+    class Source(PenstockDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "penstock-dying"
+
+        def writer(self, schema: Any, overwrite: bool) -> Writer:
+            real = super().writer(schema, overwrite)
+            assert isinstance(real, ExactlyOnceBatchWriter)
+            return Writer(real._options)
+
+    return Source
+
+
+@pytest.mark.parametrize("named", [{}, {"txnAppId": "dying", "txnVersion": "0"}])
+def test_a_job_whose_workers_are_killed_does_not_hold_readers_up(
+    bench: "Bench", spark: SparkSession, named: dict[str, str]
+) -> None:
+    topic = bench.create(1)
+    spark.dataSource.register(dying())
+    rows = spark.range(BATCH, numPartitions=1).selectExpr("CAST(id AS STRING) AS value")
+    job = rows.write.format("penstock-dying").mode("append").options(**named)
+    job = job.option("penstock.bootstrap.servers", bench.cluster.bootstrap)
+    with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+        job.option("topic", topic).option("delivery", "exactly-once").save()
+    where = TopicPartition(topic, 0)
+    assert bench.admin.partition_transactions(where).high_watermark > 0, "rows were in the log"
+    wait_until(
+        lambda: not bench.admin.partition_transactions(where).open,
+        what="readers are not held up",
+        timeout_s=60,
+    )
+    assert values_of(bench, topic, "read_committed") == []
 
 
 # ---------------------------------------------------------------- writeStream
