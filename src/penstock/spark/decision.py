@@ -116,14 +116,14 @@ def check_outcome(
                 ErrorCode.LEDGER_MISMATCH,
             )
         return
-    # Batches of a fresh checkpoint, which count from 0 again, look like old ones if they come
-    # without a query's id. Spark replays only the newest batch, so this is none.
+    # Spark replays only the newest batch, whose number of rows is always known. An older one comes
+    # from a restored checkpoint, or, without a query's id, from a fresh one that counts from 0.
     is_job = decision.run.checkpoint == JOBS
-    too_old = outcome.rows_then <= 0 and is_job
+    may_be_fresh = is_job and outcome.rows_then <= 0
     # A job that is run again may compute other rows. A query replays only its newest batch, of
     # which the coordinator answers no digest: rows may differ if it is not deterministic.
     others = not is_job and 0 != outcome.digest_then != decision.digest != 0
-    if not too_old and not others and outcome.rows_then in {-1, decision.rows}:
+    if not others and outcome.rows_then == decision.rows:
         return
     then = f"{outcome.rows_then or 'no'} rows"
     if outcome.rows_then == -1:
@@ -138,7 +138,7 @@ def check_outcome(
             decision.rows,
         )
         return
-    if too_old:
+    if may_be_fresh:
         why = (
             "Spark replays only the newest batch, and this one is older. If the query has a fresh "
             "checkpoint, its batches count from 0 again: use another txnAppId, or run penstock "

@@ -80,7 +80,9 @@ def test_a_replay_with_other_rows_is_an_error_that_names_both_numbers() -> None:
     )
     assert "onReplayMismatch=skip" in refused.value.message
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), SKIP)
-    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+    with pytest.raises(ClusterError, match=r"no longer known and now has 4: .* restored from an"):
+        check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), SKIP)
 
 
 def test_without_a_querys_id_a_batch_too_old_to_be_known_is_an_error() -> None:
@@ -366,6 +368,18 @@ def test_without_a_querys_id_a_fresh_checkpoint_is_refused_at_its_first_batch(
     write(len(old) - 1, old[-1])  # Spark replays the newest batch
     with pytest.raises(ClusterError, match=r"batch 0 of application .* fresh checkpoint"):
         write(0, "fresh")
+    assert query.seen() == old
+
+
+def test_a_checkpoint_restored_from_a_much_older_copy_ends_the_query_at_its_first_batch(
+    query: Query,
+) -> None:
+    old = [f"{batch:02}" for batch in range(TransactionConfig().rows_kept + 1)]
+    for batch, value in enumerate(old):
+        commit(query.options, [query.task(query.run(batch), 0, value)], wait_visible_ms=0)
+    messages = [query.task(query.run(0), 0, old[0], "arrived since")]
+    with pytest.raises(ClusterError, match=r"batch 0 .* no longer known .* older copy"):
+        commit(query.options, messages, wait_visible_ms=0)
     assert query.seen() == old
 
 
