@@ -1,7 +1,8 @@
 """The first page: the sentence on top, what is wrong and what to do, and a row per broker.
 
 The sentence names the worst that clients feel; findings follow with the causes first: nobody
-answers, nothing decides (controller), brokers that are down, partitions, disks, transactions.
+answers, all sleeps, nothing decides (controller), brokers that are down, partitions, disks,
+transactions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
 from penstock.views.cells import Cell, Column, Fact, Table, Tone
 from penstock.views.damage import differing_findings, mending_findings
 from penstock.views.findings import Finding, some
-from penstock.views.shortfalls import Shortfall, partition_findings
+from penstock.views.shortfalls import Shortfall, partition_findings, unnamed_findings
 
 if TYPE_CHECKING:
     from penstock.client import (
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
         MoveDescription,
     )
 
-NOT_SERVED: Final = frozenset({"no-answer", "refused", "offline", "under-min-isr", "disk-full"})
+NOT_SERVED: Final = frozenset(
+    {"no-answer", "refused", "hibernating", "offline", "under-min-isr", "disk-full"}
+)
 """Codes of findings that mean: some clients cannot write or read."""
 _MARK: Final[dict[Tone, str]] = {"good": "✔", "odd": "●", "bad": "✘"}
 
@@ -77,6 +80,7 @@ def explain(seen: ClusterAnswers) -> Explanation:
         return Explanation("No broker answers", "bad", (finding,))
     cluster = seen.cluster.value
     findings = (
+        *_hibernation(cluster),
         *_controller(cluster),
         *_brokers(cluster, seen.logs.value),
         *_partitions(cluster, seen.short),
@@ -106,6 +110,16 @@ def _sentence(cluster: "ClusterDescription", findings: Sequence[Finding]) -> tup
 
 def _brief(finding: Finding) -> str:
     return finding.what.partition(":")[0]
+
+
+def _hibernation(cluster: "ClusterDescription") -> Iterator[Finding]:
+    if cluster.hibernating:
+        yield Finding(
+            "the cluster",
+            "hibernating",
+            "hibernates: it takes no new records, producers or group members",
+            do="to wake it: kubectl penstock wake CLUSTER",
+        )
 
 
 def _controller(cluster: "ClusterDescription") -> Iterator[Finding]:
@@ -148,6 +162,7 @@ def _partitions(
         return "it runs, and catches up" if broker in alive else "it is down"
 
     yield from partition_findings(short.value or (), reason)
+    yield from unnamed_findings(cluster, short.value or ())
 
 
 def _disks(logs: Logs | None) -> Iterator[Finding]:

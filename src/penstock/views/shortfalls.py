@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.views.findings import Finding, some
 
 if TYPE_CHECKING:
-    from penstock.client import TopicDescription
+    from penstock.client import ClusterDescription, TopicDescription
 
 KINDS: Final = {
     "offline": "without a leader: no writes, no reads",
@@ -92,3 +92,31 @@ def partition_findings(
             evidence=tuple(evidence),
             do=_TO_DO[kind],
         )
+
+
+def unnamed_findings(
+    cluster: "ClusterDescription", named: Sequence[Shortfall]
+) -> Iterator[Finding]:
+    """The worst kind of which the cluster counts more partitions than are named: the caller may not
+    see all topics, or they could not be read. One at most: the same partitions count as others."""
+    counted = {
+        "offline": (cluster.offline_partitions, [one.kind == "offline" for one in named]),
+        "under_min_isr": (
+            cluster.under_min_isr_partitions,
+            [len(one.isr) < one.min_isr for one in named],
+        ),
+        "under_replicated": (
+            cluster.under_replicated_partitions,
+            [len(one.isr) < len(one.replicas) for one in named],
+        ),
+    }
+    for kind, (count, seen) in counted.items():
+        if (rest := count - sum(seen)) > 0:
+            yield Finding(
+                "1 partition" if rest == 1 else f"{rest} partitions",
+                kind.replace("_", "-"),
+                f"{KINDS[kind]}; not known here is which: you may not see all topics, or this has "
+                "just changed",
+                do="ask again, as somebody who may describe all topics",
+            )
+            return

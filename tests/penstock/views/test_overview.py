@@ -94,6 +94,11 @@ def test_all_is_well() -> None:
             "transaction-unknown",
             "odd",
         ),
+        (
+            replace(FINE, cluster=Answer(replace(CLUSTER, hibernating=True))),
+            "hibernating",
+            "bad",
+        ),
         (replace(FINE, blocking=Answer(problem="loading")), "not-readable", "odd"),
         (replace(FINE, moves=Answer(problem="paused")), "not-readable", "odd"),
         (replace(NEARLY_FULL, moves=Answer((MOVE,))), "moves-held", "odd"),
@@ -103,6 +108,24 @@ def test_what_is_wrong_is_said(seen: ClusterAnswers, code: str, tone: str) -> No
     why = explain(seen)
     assert [one.code for one in why.findings] == [code]
     assert why.tone == tone
+
+
+def test_partitions_that_may_not_be_seen_are_counted_nevertheless() -> None:
+    """The cluster counts all partitions; its list of topics lacks those of others."""
+    counted = replace(CLUSTER, offline_partitions=3, under_replicated_partitions=4)
+    why = explain(replace(FINE, cluster=Answer(counted), short=short("offline")))
+    assert [one.code for one in why.findings] == ["offline", "offline"]
+    assert why.findings[1].subject == "2 partitions"
+    assert why.tone == "bad"
+    lagging = replace(CLUSTER, under_replicated_partitions=2)
+    why = explain(replace(FINE, cluster=Answer(lagging)))
+    assert ([one.code for one in why.findings], why.tone) == (["under-replicated"], "odd")
+
+
+def test_partitions_without_a_leader_count_though_the_list_of_topics_cannot_be_read() -> None:
+    counted = replace(CLUSTER, offline_partitions=3)
+    why = explain(replace(FINE, cluster=Answer(counted), short=Answer(problem="late")))
+    assert ([one.code for one in why.findings], why.tone) == (["offline", "not-readable"], "bad")
 
 
 def test_moves_wait_for_the_disks_that_they_go_to_alone() -> None:
