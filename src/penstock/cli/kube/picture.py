@@ -21,6 +21,8 @@ BAD: Final = "bold red"
 ODD: Final = "yellow"
 DIM: Final = "dim"
 PIPE_WIDTH: Final = 160
+_NOT_READ: Final = f"[{ODD}]not known: it could not be read[/]"
+_NOT_ALL: Final = f"[{ODD}]not all known: some topics could not be read[/]"
 
 
 def make_console() -> Console:
@@ -40,12 +42,14 @@ def show_status(status: Json, console: Console) -> None:
     """The whole picture."""
     _head(status, console)
     _conditions(status, console)
+    unread = status["unread"]
     _rows(console, "Brokers", [_broker(one) for one in status["brokers"]], _count(status))
     _partitions(status["partitions"], console)
     topics = [_topic(one) for one in status["topics"]]
     if topics:
         _rows(console, "Topics", topics)
-    _rows(console, "Controllers", [_controller(one) for one in status["controllers"]])
+    controllers = [_controller(one) for one in status["controllers"]]
+    _rows(console, "Controllers", controllers, _NOT_READ if "Pod" in unread else "")
     if status["storage"]:
         _rows(console, "Storage", [_claim(one) for one in status["storage"]])
     if status["events"]:
@@ -80,6 +84,8 @@ def _head(status: Json, console: Console) -> None:
     mark = f"[{GOOD}]✔ Ready[/]" if status["ready"] else f"[{BAD}]✘ Not ready[/]"
     if status["paused"]:
         mark += f" [{ODD}]● paused[/]"
+    if status["operator_active"] is False:
+        mark += f" [{ODD}]● no operator is active: what conditions say may be old[/]"
     if status["deleting"]:
         mark += f" [{BAD}]● {_plain(status['deleting'])}[/]"
     phase = f" · {status['phase']}" if status["phase"] else ""
@@ -113,6 +119,8 @@ def _conditions(status: Json, console: Console) -> None:
 
 
 def _count(status: Json) -> str:
+    if "Pod" in status["unread"]:
+        return _NOT_READ
     ready = sum(bool(one["ready"]) for one in status["brokers"])
     wanted = status["brokers_desired"]
     return f"{ready} of {wanted if wanted is not None else len(status['brokers'])} ready"
@@ -123,11 +131,11 @@ def _broker(one: Json) -> Json:
         "broker": Text(str(one["broker"]), justify="right"),
         "pod": one["pod"],
         "node": one["node"],
-        "phase": _good(one["phase"], one["phase"] == "Running"),
+        "phase": _good(one["phase"], one["phase"] in ("Running", None)),
         "ready": _yes(one["ready"]),
         "registered": _yes(one["registered"]),
-        "leaders": Text(str(one["leaders"]), justify="right"),
-        "replicas": Text(str(one["replicas"]), justify="right"),
+        "leaders": Text(_count_of(one["leaders"]), justify="right"),
+        "replicas": Text(_count_of(one["replicas"]), justify="right"),
         "restarts": Text(str(one["restarts"] or 0), justify="right"),
         "rack": one["rack"],
     }
@@ -176,11 +184,21 @@ def _event(one: Json) -> Json:
     }
 
 
+def _partition_count(partitions: Json) -> str:
+    return f"{partitions['total']} in {partitions['topics']} topics"
+
+
 def _partitions(partitions: Json, console: Console) -> None:
-    console.print(
-        f"\n[bold]Partitions[/]  {partitions['total']} in {partitions['topics']} topics"
-        + ("" if any(partitions[kind] for kind in _SHORT) else f"  [{GOOD}]✔ all in sync[/]")
-    )
+    short = any(partitions[kind] for kind in _SHORT)
+    if partitions["total"] is None:
+        rest = _NOT_ALL if partitions["offline"] is not None else _NOT_READ
+    elif partitions["current"] is False:
+        rest = (
+            f"{_partition_count(partitions)}  [{ODD}]● as last written: no controller is active[/]"
+        )
+    else:
+        rest = _partition_count(partitions) + ("" if short else f"  [{GOOD}]✔ all in sync[/]")
+    console.print(f"\n[bold]Partitions[/]  {rest}")
     for kind, (label, style) in _SHORT.items():
         names = partitions[kind]
         if names:
@@ -198,8 +216,9 @@ _SHORT: Final = {
 def _rows(console: Console, title: str, rows: Sequence[Json], note: str = "") -> None:
     """A table without borders below a title; "none" if there are no rows."""
     console.print(f"\n[bold]{title}[/]" + (f"  {note}" if note else ""))
-    if not rows:
+    if not rows and note != _NOT_READ:
         console.print(f"  [{DIM}]none[/]")
+    if not rows:
         return
     table = Table(box=None, padding=(0, 1, 0, 2), header_style=DIM)
     for name in rows[0]:
@@ -214,7 +233,13 @@ def _cell(value: object) -> Text:
     return Text("-", DIM) if value in (None, "") else Text(_shown(value))
 
 
+def _count_of(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
 def _yes(value: object) -> Text:
+    if value is None:
+        return Text("-", DIM)
     return Text("✔", GOOD) if value else Text("✘", BAD)
 
 

@@ -35,17 +35,23 @@ INSTALL_CRDS: Final = "is Penstock's operator installed in this Kubernetes clust
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator's Deployments, pods and Lease, wherever they are; empty if nowhere."""
+    """The operator's Deployments, pods and Lease, wherever they are; empty if nowhere.
+
+    `hidden`: not all namespaces could be read; what is not here may be there.
+    """
 
     deployments: tuple[Json, ...] = ()
     pods: tuple[Json, ...] = ()
     leases: tuple[Json, ...] = ()
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One moment. Objects are as the API server sent them; `gaps` says what could not be read.
 
+    `unread`: kinds of which this is so, at least in part, in the Cluster's namespace: an object of
+    them that is not here may exist.
     `blocking`: transactions that block readers (`transactions`), which only brokers know.
     """
 
@@ -65,6 +71,7 @@ class Snapshot:
     topic_documents: Mapping[str, TopicDocument] = field(default_factory=dict)
     blocking: "tuple[BlockingTransaction, ...]" = ()
     gaps: tuple[str, ...] = ()
+    unread: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -73,6 +80,12 @@ class Snapshot:
     @property
     def namespace(self) -> str:
         return str(self.cluster["metadata"]["namespace"])
+
+    @property
+    def sees_partitions(self) -> bool:
+        """The controller's metadata could be read, all of it."""
+        found = self.document is not None or bool(self.topic_documents)
+        return found and "ConfigMap" not in self.unread
 
     def pods_of(self, component: str) -> list[Json]:
         """Pods of "broker" or "controller", by name as people count."""
@@ -222,6 +235,7 @@ def take_snapshot(api: "Api", cluster: Json) -> Snapshot:
         document=document,
         topic_documents=topics,
         gaps=tuple(reader.gaps),
+        unread=frozenset(reader.unread),
     )
 
 
@@ -233,6 +247,8 @@ class _Reader:
         self._namespace = namespace
         self._cluster = cluster
         self.gaps: list[str] = []
+        self.unread: set[str] = set()
+        self._hidden: list[str] = []
 
     def labelled(self, kind: str, extra: str = "") -> tuple[Json, ...]:
         return self._list(kind, labelSelector=f"{CLUSTER_LABEL}={self._cluster}{extra}")
@@ -266,6 +282,7 @@ class _Reader:
             return self._api.find(path_of("Lease", self._namespace, f"{self._cluster}-controller"))
         except PenstockError as error:
             self.gaps.append(error.message)
+            self.unread.add("Lease")
             return None
 
     def operator(self) -> Operator:
@@ -275,7 +292,9 @@ class _Reader:
         deployments = {one["metadata"]["uid"]: one for one in (*labelled, *named)}
         pods = [pod for one in deployments.values() for pod in self._pods_of(one)]
         held = self._anywhere("Lease", fieldSelector=f"metadata.name={OPERATOR}")
-        return Operator(tuple(deployments.values()), tuple(pods), held)
+        if self._hidden and not deployments and not held:
+            self.gaps.append(self._hidden[0])
+        return Operator(tuple(deployments.values()), tuple(pods), held, bool(self._hidden))
 
     def _pods_of(self, deployment: Json) -> tuple[Json, ...]:
         wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
@@ -289,8 +308,10 @@ class _Reader:
             return tuple(self._api.list(path_of(kind), **query))
         except KubernetesError as error:
             if error.is_forbidden:
+                self._hidden.append(error.message)
                 return self._list(kind, **query)
             self.gaps.append(error.message)
+            self._hidden.append(error.message)
             return ()
 
     def documents(
@@ -307,10 +328,15 @@ class _Reader:
                     topics[topic.name] = topic
             except PenstockError as error:
                 self.gaps.append(error.message)
+                self.unread.add("ConfigMap")
         return cluster, topics
 
     def _list(self, kind: str, **query: object) -> tuple[Json, ...]:
-        return self._all(path_of(kind, self._namespace), **query)
+        before = len(self.gaps)
+        found = self._all(path_of(kind, self._namespace), **query)
+        if len(self.gaps) > before:
+            self.unread.add(kind)
+        return found
 
     def _all(self, path: str, **query: object) -> tuple[Json, ...]:
         try:

@@ -21,12 +21,13 @@ from penstock.cli.kube.snapshot import (
     parse_time,
 )
 from penstock.core.control.damage import DamagedPartition
-from penstock.core.control.documents import TopicDocument
+from penstock.core.control.documents import BrokerRegistration, TopicDocument
 from penstock.kubernetes.resources import Json
 from penstock.views.findings import count_age
 from penstock.views.shortfalls import Shortfall, judge, min_isr_of
 
 EVENTS_SHOWN: Final = 8
+NOBODY_READY: Final = "no broker pod is ready: clients can neither write nor read"
 CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
 
 
@@ -60,15 +61,17 @@ def damaged_partitions(snapshot: Snapshot) -> list[DamagedPartition]:
 
 
 def describe(snapshot: Snapshot) -> Json:
-    """The whole status. `ready` decides the exit code."""
+    """The whole status. `ready` decides the exit code. None: not known, or nothing."""
     status = snapshot.cluster.get("status") or {}
     spec = snapshot.cluster.get("spec") or {}
-    short = shortfalls(snapshot)
+    nobody = nobody_ready(snapshot)
+    message = status.get("message") or condition(snapshot.cluster, "Ready").get("message")
     return {
         "cluster": full_name(snapshot.cluster),
-        "ready": is_ready(snapshot.cluster),
+        "ready": is_ready(snapshot.cluster) and not nobody,
         "phase": status.get("phase") or None,
-        "message": status.get("message") or condition(snapshot.cluster, "Ready").get("message"),
+        "message": NOBODY_READY if nobody and is_ready(snapshot.cluster) else message,
+        "operator_active": operator_active(snapshot),
         "paused": is_paused(snapshot.cluster),
         "deleting": deletion(snapshot.cluster) or None,
         "age": age(snapshot.now, snapshot.cluster["metadata"].get("creationTimestamp")),
@@ -78,20 +81,55 @@ def describe(snapshot: Snapshot) -> Json:
         "conditions": [_condition(snapshot, kind) for kind in CONDITIONS],
         "brokers": brokers(snapshot),
         "controllers": controllers(snapshot),
-        "partitions": {
-            "topics": len(snapshot.topic_documents),
-            "total": sum(len(one.partitions) for one in snapshot.topic_documents.values()),
-            **{
-                kind: [one.text for one in short if one.kind == kind]
-                for kind in ("offline", "under_min_isr", "under_replicated")
-            },
-            "damaged": [one.name for one in damaged_partitions(snapshot)],
-        },
+        "partitions": _partitions(snapshot),
         "topics": topics(snapshot),
         "storage": storage(snapshot),
         "events": [_event(snapshot, event) for event in snapshot.events[-EVENTS_SHOWN:]],
         "gaps": list(snapshot.gaps),
+        "unread": sorted(snapshot.unread),
     }
+
+
+def _partitions(snapshot: Snapshot) -> Json:
+    """`current`: a controller keeps the rest up to date; False: it is as one last wrote it.
+
+    Numbers None: not all could be read, and lists lack what could not. All None: nothing was."""
+    short, known = shortfalls(snapshot), snapshot.sees_partitions
+    found: Json = {
+        "current": None if "Lease" in snapshot.unread else has_controller(snapshot),
+        "topics": len(snapshot.topic_documents),
+        "total": sum(len(one.partitions) for one in snapshot.topic_documents.values()),
+        **{
+            kind: [one.text for one in short if one.kind == kind]
+            for kind in ("offline", "under_min_isr", "under_replicated")
+        },
+        "damaged": [one.name for one in damaged_partitions(snapshot)],
+    }
+    if known:
+        return found
+    unknown = ("topics", "total") if snapshot.topic_documents else found
+    return {**found, **dict.fromkeys(unknown)}
+
+
+def has_controller(snapshot: Snapshot) -> bool:
+    """One holds the Lease, and renews it."""
+    return bool(lease_holder(snapshot.lease)) and not lease_expired(snapshot.lease, snapshot.now)
+
+
+def operator_active(snapshot: Snapshot) -> bool | None:
+    """One renews its Lease; None: that could not be read."""
+    operator = snapshot.operator
+    if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
+        return True
+    return None if not operator.leases and operator.hidden else False
+
+
+def nobody_ready(snapshot: Snapshot) -> bool:
+    """There should be broker pods, and none is ready, whatever the Cluster's conditions say: they
+    are an operator's last word, which may be old."""
+    wanted = int((snapshot.cluster.get("spec") or {}).get("brokers") or 0)
+    known = "Pod" not in snapshot.unread and wanted > 0
+    return known and not any(map(is_pod_ready, snapshot.pods_of("broker")))
 
 
 def is_ready(cluster: Json) -> bool:
@@ -117,7 +155,10 @@ def _condition(snapshot: Snapshot, kind: str) -> Json:
 
 
 def brokers(snapshot: Snapshot) -> list[Json]:
-    """A row per broker pod and per registered broker, by id: each may exist without the other."""
+    """A row per broker pod and per registered broker, by id: each may exist without the other.
+
+    None: not known, because pods or metadata could not be read."""
+    sees_pods, sees_roles = "Pod" not in snapshot.unread, snapshot.sees_partitions
     pods = {broker_id(pod): pod for pod in snapshot.pods_of("broker")}
     registered = snapshot.document.brokers if snapshot.document else {}
     led, held = _leaders_and_replicas(snapshot)
@@ -130,16 +171,22 @@ def brokers(snapshot: Snapshot) -> list[Json]:
                 "broker": one,
                 "pod": name_of(pod) if pod else None,
                 "node": pod["spec"].get("nodeName") if pod else None,
-                "phase": phase(pod) if pod else "Missing",
-                "ready": is_pod_ready(pod) if pod else False,
+                "phase": phase(pod) if pod else "Missing" if sees_pods else None,
+                "ready": is_pod_ready(pod) if pod else False if sees_pods else None,
                 "restarts": restarts(pod) if pod else None,
-                "registered": broker.alive if broker else False,
+                "registered": _is_alive(snapshot, broker),
                 "rack": broker.rack or None if broker else None,
-                "leaders": led.get(one, 0),
-                "replicas": held.get(one, 0),
+                "leaders": led.get(one, 0) if sees_roles else None,
+                "replicas": held.get(one, 0) if sees_roles else None,
             }
         )
     return rows
+
+
+def _is_alive(snapshot: Snapshot, broker: BrokerRegistration | None) -> bool | None:
+    if snapshot.document is None:
+        return None
+    return broker is not None and broker.alive
 
 
 def broker_id(pod: Json) -> int | None:

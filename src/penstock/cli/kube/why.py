@@ -28,10 +28,12 @@ from penstock.cli.kube.status import (
     age,
     broker_id,
     damaged_partitions,
+    has_controller,
     is_pod_ready,
     is_ready,
     lease_expired,
     lease_holder,
+    nobody_ready,
     phase,
     shortfalls,
     topic_name,
@@ -64,9 +66,11 @@ _ENDING: Final = {
 """By the reason of the condition Secured."""
 _TOLD_AGAIN: Final = timedelta(minutes=15)
 """While it is so, an operator repeats an Event every ten minutes."""
-_NOT_SERVED: Final = frozenset({"offline", "under-min-isr", PARTITION_DAMAGED, *TRANSACTION_CODES})
+_NOT_SERVED: Final = frozenset(
+    {"no-broker-ready", "offline", "under-min-isr", PARTITION_DAMAGED, *TRANSACTION_CODES}
+)
 """Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
-which the operator set a moment ago without knowledge of transactions."""
+which the operator set a moment ago without knowledge of transactions, or long ago if it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ def explain(snapshot: Snapshot) -> Explanation:
     findings = [
         *_said(snapshot, snapshot.cluster, "Cluster"),
         *_causes(snapshot),
+        *_nobody_ready(snapshot),
         *_partitions(snapshot, [] if _sleeps(snapshot.cluster) else shortfalls(snapshot)),
         *_damage(snapshot),
         *transaction_findings(snapshot.blocking),
@@ -114,6 +119,7 @@ def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
     findings = [
         *_said(snapshot, topic, "Topic"),
         *_absent(snapshot, topic),
+        *_nobody_ready(snapshot),
         *_partitions(snapshot, short),
         *_damage(snapshot, name),
         *transaction_findings(one for one in snapshot.blocking if one.where.topic == name),
@@ -228,9 +234,8 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     operator = snapshot.operator
     if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
         return
-    readable = not any(word in gap for gap in snapshot.gaps for word in ("deployments", "leases"))
     if not operator.deployments and not operator.leases:
-        if readable:
+        if not operator.hidden:
             yield Finding(
                 "no operator",
                 "operator-missing",
@@ -280,11 +285,13 @@ def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:
     wanted = int((snapshot.cluster.get("spec") or {}).get("brokers") or 0)
     present = {broker_id(pod) for pod in snapshot.pods_of("broker")}
     missing = [one for one in range(wanted) if one not in present]
-    if not missing:
+    if not missing or "Pod" in snapshot.unread:
         return
     owner = f"{snapshot.name}-broker"
     refused = warnings_about(snapshot.events, "StatefulSet", owner)
-    if any(name_of(one) == owner for one in snapshot.statefulsets):
+    if "StatefulSet" in snapshot.unread or any(
+        name_of(one) == owner for one in snapshot.statefulsets
+    ):
         do = "the evidence says why Kubernetes does not create it"
     else:
         do = f"the StatefulSet {owner} does not exist yet: the operator creates it"
@@ -338,16 +345,16 @@ def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
     pods = snapshot.pods_of("controller")
     holder = lease_holder(snapshot.lease)
     lease = f"{snapshot.name}-controller"
-    if any(f"/leases/{lease}" in gap or "leases" in gap for gap in snapshot.gaps):
+    if "Lease" in snapshot.unread:
         return
-    if not pods:
+    if not pods and "Pod" not in snapshot.unread:
         yield Finding(
             "no controller pod",
             "controllers-missing",
             f"exists (Deployment {lease}): no leaders can be elected",
             evidence=warnings_about(snapshot.events, "ReplicaSet", lease, prefix=True),
         )
-    elif not holder or lease_expired(snapshot.lease, snapshot.now):
+    elif not has_controller(snapshot):
         who = f"is no longer renewed by {holder}" if holder else "has no holder"
         renewed = ((snapshot.lease or {}).get("spec") or {}).get("renewTime")
         yield Finding(
@@ -359,6 +366,12 @@ def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=tuple(f"{name_of(pod)} is {phase(pod)}" for pod in pods),
             do="check the controllers' pods and logs; another one takes over by itself",
         )
+
+
+def _nobody_ready(snapshot: Snapshot) -> Iterator[Finding]:
+    if nobody_ready(snapshot) and not _sleeps(snapshot.cluster):
+        what = "is ready: clients can neither write nor read"
+        yield Finding("no broker pod", "no-broker-ready", what, do="see what is said of its pods")
 
 
 def _unregistered(snapshot: Snapshot) -> Iterator[Finding]:
@@ -383,7 +396,9 @@ def _partitions(snapshot: Snapshot, short: Sequence[Shortfall]) -> Iterator[Find
 
     def reason(broker: int) -> str:
         pod = by_id.get(broker)
-        return f"pod {name_of(pod)} is {phase(pod)}" if pod else "it has no pod"
+        if pod is None:
+            return "its pod could not be read" if "Pod" in snapshot.unread else "it has no pod"
+        return f"pod {name_of(pod)} is {phase(pod)}"
 
     return partition_findings(short, reason)
 
