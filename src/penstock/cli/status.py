@@ -6,19 +6,22 @@ otherwise the rules of `connect`    ─▶ a local cluster: its processes
                                        the only Cluster of the kubeconfig's context
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from penstock.cli import local
 from penstock.cli.cluster import to_record
-from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted, open_admin
+from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
-from penstock.errors import UnreachableError
+from penstock.errors import PenstockError, UnreachableError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, ClusterDescription
 
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
@@ -50,9 +53,9 @@ def status(
 ) -> None:
     """Show how a cluster is: a local one, the one at an address, or a Cluster on Kubernetes.
 
-    Exit code 1 if it is not healthy: a process or broker is down, partitions lack replicas or a
-    leader, or a broker refuses writes because its disk is full. Of a Cluster on Kubernetes, if it
-    is not Ready.
+    Exit code 1 if it is not healthy: a process or broker is down or does not answer, partitions
+    lack replicas or a leader, or a broker refuses writes because its disk is full or the cluster
+    hibernates. Of a Cluster on Kubernetes, if it is not Ready, or no broker pod is.
     """
     wanted = WANTED.get()
     given = (cluster, namespace, context, kubeconfig)
@@ -93,12 +96,13 @@ def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
 
 def _show(where: Located, output: Output, *, named: bool) -> bool:
     """Whether it is healthy."""
-    from penstock.client.admin.full_disks import full_disks  # noqa: PLC0415 - not for --help
+    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
+    from penstock.ui.reader import bounded  # noqa: PLC0415 - grpc only when it is needed
 
     try:
-        with open_admin(where) as admin:
+        with Admin(where.bootstrap, **bounded(where.options)) as admin:
             seen = admin.describe_cluster()
-            full = list(full_disks(admin, seen.brokers))
+            full, unknown = _disks(admin, seen)
     except UnreachableError as error:
         if named:
             raise
@@ -108,9 +112,25 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
         and all(broker.alive for broker in seen.brokers)
         and not seen.offline_partitions
         and not seen.under_replicated_partitions
+        and not seen.hibernating
         and not full
+        and not unknown
     )
     known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
     with keep_code():
-        print_record({**known, **to_record(seen)}, output)
+        print_record({**known, **to_record(seen), "unknown_disks": unknown}, output)
     return healthy
+
+
+def _disks(admin: "Admin", seen: "ClusterDescription") -> tuple[list[int], list[dict[str, object]]]:
+    """Live brokers whose disks are full, and those that do not say: they may be full."""
+    full: list[int] = []
+    unknown: list[dict[str, object]] = []
+    for broker_id in (one.broker_id for one in seen.brokers if one.alive):
+        try:
+            logs = admin.describe_logs(broker_ids=[broker_id])
+        except PenstockError as error:
+            unknown.append({"broker": broker_id, "problem": error.message})
+            continue
+        full += [broker_id for one in logs if one.disk_is_full]
+    return full, unknown
