@@ -51,6 +51,7 @@ def top(
 ) -> None:
     """Watch brokers, the busiest topics and the groups that are furthest behind, until Ctrl-C.
 
+    Of more than 100 groups, only the first 100 by name are asked for their lag, and it says so.
     Exit code 1 with --once if some clients are not served.
     """
     if not once and (output is not Output.TABLE or not sys.stdout.isatty()):

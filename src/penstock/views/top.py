@@ -66,8 +66,17 @@ def look(seen: TopAnswers, rows: int) -> Top:
             _first(topic_table(topics[:rows], seen.traffic, "There are no topics."), len(topics)),
             _first(group_table(groups[:rows], seen.groups, "There are no groups."), len(groups)),
         ),
-        tuple(dict.fromkeys(one.problem for one in answers if one.problem)),
+        tuple(dict.fromkeys([*(one.problem for one in answers if one.problem), *_not_asked(seen)])),
     )
+
+
+def _not_asked(seen: TopAnswers) -> list[str]:
+    """Those may be further behind than all that are shown."""
+    whole, asked = len(seen.listed.value or ()), len(seen.groups)
+    if asked >= whole:
+        return []
+    left = whole - asked
+    return [f"the lag of {left:,} of {whole:,} groups: only the first {asked:,} by name are asked"]
 
 
 def _rate(moving: TopicTraffic | None) -> float:
