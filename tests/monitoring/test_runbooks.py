@@ -103,6 +103,22 @@ def test_what_looks_at_the_brokers_answers_from_a_cluster(shared_cluster: Cluste
             assert done.exit_code == 0, f"{line}: {done.output}"
 
 
+@pytest.mark.parametrize(
+    ("lasting", "undone"),
+    [
+        (r"penstock partitions throttle \d", "penstock partitions throttle default"),
+        (r"penstock broker (cordon|drain) 2", "penstock broker uncordon 2"),
+        (r"penstock topic alter flights --(un)?set", "`spec.config`"),
+    ],
+)
+def test_a_page_says_how_to_undo_what_lasts(lasting: str, undone: str) -> None:
+    """Else the cluster copies slowly, or leaves a broker out, for ever. Of a topic that has a
+    resource, the operator undoes what is not written there."""
+    found = {name: text for name, text in pages().items() if re.search(lasting, text)}
+    assert found
+    assert [name for name, text in found.items() if undone not in text] == []
+
+
 def test_links_lead_to_pages() -> None:
     for name, text in pages().items():
         for target in re.findall(r"\]\(([^)#]+)", text):
