@@ -117,7 +117,7 @@ async def _look(reader: "Reader", rows: int) -> "Top":
     if cluster.cluster.value is None:
         from penstock.views.answers import Answer  # noqa: PLC0415 - with the reader
 
-        return look(TopAnswers(cluster, Answer({}), {}, Answer([]), {}), rows)
+        return look(TopAnswers(cluster, Answer(), {}, Answer(), {}), rows)
     topics, listed = await reader.topics(), await reader.groups()
     asked = [one.group_id for one in (listed.value or ())[:GROUPS_ASKED]]
     groups = await reader.several_groups(asked)

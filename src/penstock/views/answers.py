@@ -6,7 +6,7 @@ what it could not read.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.core.types import TopicPartition
 
@@ -27,6 +27,14 @@ class Answer(Generic[A]):
     problem: str = ""
     refused: bool = False
     asked_ms: int | None = field(default=None, compare=False)
+
+
+NOT_KNOWN: Final = "Not known: nobody answered that."
+
+
+def empty_text(answer: Answer[Any], text: str) -> str:
+    """Below a table without rows: `text` only of what was answered."""
+    return NOT_KNOWN if answer.value is None else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.throttle import room_for_copies
 from penstock.views import cells
-from penstock.views.answers import Answer, Logs
+from penstock.views.answers import Answer, Logs, empty_text
 from penstock.views.blocking import TRANSACTION_CODES, transaction_findings
 from penstock.views.cells import Cell, Column, Fact, Table, Tone
 from penstock.views.damage import differing_findings, mending_findings
@@ -258,7 +258,8 @@ def broker_table(seen: ClusterAnswers) -> Table:
     """A row per registered broker."""
     cluster = seen.cluster.value
     rows = [_broker(one, seen.logs.value) for one in (cluster.brokers if cluster else ())]
-    return Table("Brokers", _BROKERS, tuple(rows), "No broker is registered yet.")
+    empty = empty_text(seen.cluster, "No broker is registered yet.")
+    return Table("Brokers", _BROKERS, tuple(rows), empty)
 
 
 def _broker(one: "BrokerDescription", logs: Logs | None) -> tuple[Cell, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.views.answers import Answer, TopicTraffic
+from penstock.views.answers import Answer, TopicTraffic, empty_text
 from penstock.views.cells import Fact, Table
 from penstock.views.groups import GroupAnswer, group_table, total_lag
 from penstock.views.overview import ClusterAnswers, Explanation, broker_table, explain, facts
@@ -57,14 +57,16 @@ def look(seen: TopAnswers, rows: int) -> Top:
     groups = sorted(
         seen.listed.value or (), key=lambda one: (-_behind(seen.groups, one.group_id), one.group_id)
     )
+    no_topics = empty_text(seen.topics, "There are no topics.")
+    no_groups = empty_text(seen.listed, "There are no groups.")
     answers: list[Answer[Any]] = [seen.topics, seen.listed, *seen.groups.values()]
     return Top(
         explain(seen.cluster),
         facts(seen.cluster),
         (
             broker_table(seen.cluster),
-            _first(topic_table(topics[:rows], seen.traffic, "There are no topics."), len(topics)),
-            _first(group_table(groups[:rows], seen.groups, "There are no groups."), len(groups)),
+            _first(topic_table(topics[:rows], seen.traffic, no_topics), len(topics)),
+            _first(group_table(groups[:rows], seen.groups, no_groups), len(groups)),
         ),
         tuple(dict.fromkeys([*(one.problem for one in answers if one.problem), *_not_asked(seen)])),
     )

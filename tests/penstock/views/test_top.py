@@ -23,3 +23,16 @@ def test_groups_whose_lag_was_not_asked_for_may_be_further_behind() -> None:
     )
     all_asked = TopAnswers(SEEN, Answer({}), {}, Answer(listed[:1]), {"a": Answer()})
     assert look(all_asked, 10).problems == ()
+
+
+def test_what_nobody_answered_is_not_said_to_be_absent() -> None:
+    silent = ClusterAnswers(
+        cluster=Answer(problem="late"), logs=Answer(), short=Answer(()), blocking=Answer([])
+    )
+    seen = look(TopAnswers(silent, Answer(problem="late"), {}, Answer(problem="late"), {}), 10)
+    assert {table.empty for table in seen.tables} == {"Not known: nobody answered that."}
+    known = look(TopAnswers(SEEN, Answer({}), {}, Answer([]), {}), 10)
+    assert [one.empty for one in known.tables[1:]] == [
+        "There are no topics.",
+        "There are no groups.",
+    ]
