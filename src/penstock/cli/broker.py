@@ -6,6 +6,7 @@ forget: one that is dead, and has nothing left by the stored metadata, is unregi
 drop-orphans: logs on its disk that belong to no topic are deleted
 """
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from penstock.cli import broker_forget, broker_orphans, move_plan, move_submit
 from penstock.cli.broker_left import read_left, wait_until_empty
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import locate, open_admin
-from penstock.cli.move_facts import make_plan, read_facts
+from penstock.cli.move_facts import look_at, make_plan, read_facts
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
@@ -25,7 +26,7 @@ from penstock.cli.options import (
     Yes,
     example,
 )
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import WrongUsageError
 from penstock.core import balance as core
 from penstock.core.types import BrokerId, MoveReason
@@ -45,13 +46,26 @@ Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Shown to others
 
 @app.command("list", epilog=example("penstock broker list", "penstock broker list -o json"))
 def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
-    """List brokers: what each holds, the room it has, cordons."""
+    """List brokers: what each holds, the room it has, cordons.
+
+    Exit code 1 if a live one does not say what it stores: that is then not known.
+    """
     with open_admin(bootstrap) as admin:
-        seen = read_facts(admin)
-    rows = [_row(seen, one) for one in seen.moving.brokers]
+        seen, problems = look_at(admin)
+    rows = [_row(seen, one, problems) for one in seen.moving.brokers]
     if output is Output.TABLE:
         rows = [_readable(row) for row in rows]
-    print_rows(rows, output)
+    with keep_code():
+        print_rows(rows, output)
+    _complain(problems)
+
+
+def _complain(problems: Mapping[int, str]) -> None:
+    """Raises typer.Exit with 1 if there are any."""
+    for broker_id, problem in problems.items():
+        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
+    if problems:
+        raise typer.Exit(1)
 
 
 def _readable(row: dict[str, object]) -> dict[str, object]:
@@ -61,6 +75,7 @@ def _readable(row: dict[str, object]) -> dict[str, object]:
         if name.endswith("_bytes") and isinstance(value, int)
         else value
         for name, value in row.items()
+        if name != "problem"  # told on standard error
     }
 
 
@@ -68,13 +83,17 @@ def _readable(row: dict[str, object]) -> dict[str, object]:
 def describe(
     broker: Id, *, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show one broker, and the moves to and from it."""
+    """Show one broker, and the moves to and from it.
+
+    Exit code 1 if it lives and does not say what it stores.
+    """
     with open_admin(bootstrap) as admin:
-        seen = read_facts(admin)
+        seen, problems = look_at(admin)
+    problems = {one: problem for one, problem in problems.items() if one == broker}
     placement = _placement(seen.moving, broker)
     cordon = placement.cordon
     record = {
-        **_row(seen, placement),
+        **_row(seen, placement, problems),
         "directory_id": placement.directory_id,
         "fresh": placement.fresh,
         "why": cordon.why if cordon else None,
@@ -91,7 +110,9 @@ def describe(
             if broker in {*one.replicas, *one.target, *one.dropping}
         ],
     }
-    print_record(record, output)
+    with keep_code():
+        print_record(record, output)
+    _complain(problems)
 
 
 @app.command(epilog=example("penstock broker config 3", "penstock broker config 3 --all -o json"))
@@ -126,8 +147,10 @@ def config(
     print_rows(rows, output, empty=f"broker {broker} has its defaults; --all shows them")
 
 
-def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
-    known = BrokerId(broker.broker_id)
+def _row(
+    seen: "ClusterFacts", broker: "BrokerPlacement", problems: Mapping[int, str]
+) -> dict[str, object]:
+    known, problem = BrokerId(broker.broker_id), problems.get(broker.broker_id)
     held = [one for one in seen.facts.partitions if known in one.replicas]
     disk = next(one for one in seen.facts.brokers if one.id == known)
     return {
@@ -137,9 +160,10 @@ def _row(seen: "ClusterFacts", broker: "BrokerPlacement") -> dict[str, object]:
         "cordon": _cordon(broker),
         "replicas": len(held),
         "leaders": sum(one.leader == known for one in held),
-        "size_bytes": sum(one.size_bytes or 0 for one in held),
-        "free_bytes": disk.free_bytes if broker.alive else None,
+        "size_bytes": sum(one.size_bytes or 0 for one in held) if not problem else None,
+        "free_bytes": disk.free_bytes if broker.alive and not problem else None,
         "version": broker.software_version,
+        "problem": problem,
     }
 
 

@@ -1,13 +1,13 @@
 """What the planner has to know, asked of a running cluster: `client/admin/move_facts.py` says what.
 
-A live broker that does not answer ends the command: a plan that does not know its disk could fill
-it.
+A live broker that does not answer ends a command that plans: a plan that does not know its disk
+could fill it. What only shows goes on without (`look_at`).
 """
 
 from typing import TYPE_CHECKING
 
 from penstock.core import balance as core
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -27,6 +27,23 @@ def read_facts(admin: "Admin") -> "ClusterFacts":
     topics = admin.describe_topics()
     alive = [broker.broker_id for broker in moving.brokers if broker.alive]
     return cluster_facts(moving, topics, admin.describe_logs(broker_ids=alive))
+
+
+def look_at(admin: "Admin") -> "tuple[ClusterFacts, dict[int, str]]":
+    """To be shown, not to plan with: what is known, and why live brokers did not say what they
+    store, by id. Raises ClusterError, UnreachableError if not even the controller answers."""
+    from penstock.client.admin.move_facts import (  # noqa: PLC0415 - grpc only when it is needed
+        cluster_facts,
+    )
+
+    moving, logs, problems = admin.describe_moves(), [], {}
+    topics = admin.describe_topics()
+    for broker_id in (broker.broker_id for broker in moving.brokers if broker.alive):
+        try:
+            logs += admin.describe_logs(broker_ids=[broker_id])
+        except PenstockError as error:
+            problems[broker_id] = error.message
+    return cluster_facts(moving, topics, logs), problems
 
 
 def make_plan(seen: "ClusterFacts", wish: core.Wish) -> core.Plan:
