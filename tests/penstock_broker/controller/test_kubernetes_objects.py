@@ -73,3 +73,11 @@ def test_the_owner_must_be_exactly_the_one_given() -> None:
     assert not ClusterObjects("flights", "shop", "uid-2").has_right_owner(ours)
     other = {"apiVersion": "v1", "kind": "Secret", "name": "flights", "uid": "uid-9"}
     assert FLIGHTS.has_right_owner({"ownerReferences": [other]})
+
+
+def test_nothing_names_an_application_of_argo_cd() -> None:
+    """By `app.kubernetes.io/instance`, it would delete what has no owner and is not in Git."""
+    document = FLIGHTS.config_map("topic/t", "{}", None)
+    assert FLIGHTS.owners == []
+    assert document["metadata"]["labels"]["penstock.dev/cluster"] == "flights"
+    assert "app.kubernetes.io/instance" not in document["metadata"]["labels"]

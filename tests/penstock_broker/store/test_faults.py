@@ -56,8 +56,12 @@ def test_other_errors_pass_unchanged(error: BaseException) -> None:
     assert caught.value is error
 
 
+def no_damage(error: ClusterError) -> None:
+    pytest.fail(f"{error} is no damage")
+
+
 def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
-    gate = CallGate(pytest.fail)
+    gate = CallGate(no_damage)
     leave = threading.Event()
     entered = threading.Event()
     order: list[str] = []
@@ -91,6 +95,6 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
 
 
 def test_a_gate_that_nobody_leaves_says_so() -> None:
-    gate = CallGate(pytest.fail)
+    gate = CallGate(no_damage)
     with gate, pytest.raises(ClusterError, match="still run"):
         gate.shut(timeout_s=0.01)

@@ -90,10 +90,13 @@ class ClusterObjects:
         ]
 
     def labels(self, **more: str) -> dict[str, str]:
-        """The labels of every object of a cluster."""
+        """The labels of every object of a cluster.
+
+        Without app.kubernetes.io/instance: these objects may have no owner, and Argo CD before 3.0
+        deletes what names one of its Applications there, has no owner, and is not in Git.
+        """
         return {
             "app.kubernetes.io/name": "penstock",
-            "app.kubernetes.io/instance": self.cluster,
             COMPONENT_LABEL: "controller",
             "app.kubernetes.io/managed-by": "penstock-operator",
             CLUSTER_LABEL: self.cluster,
