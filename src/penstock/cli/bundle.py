@@ -27,7 +27,8 @@ def write_bundle(
 ) -> list[dict[str, object]]:
     """Writes the bundle; returns a row per file in it. `errors` may grow with the entries.
 
-    Raises OSError for the file itself.
+    Raises OSError for the file itself. A bundle that is not finished, as at Ctrl-C, is removed: it
+    cannot be opened, and would keep the next one from its name.
     """
     rows: list[dict[str, object]] = []
 
@@ -35,14 +36,16 @@ def write_bundle(
         bundle.writestr(name, text)
         rows.append({"file": name, "bytes": len(text.encode())})
 
-    with (
-        open(file, "xb", opener=_private) as target,
-        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle,
-    ):
-        for name, text in entries:
-            add(name, text)
-        if errors:
-            add(ERRORS, redact_text("\n".join(dict.fromkeys(errors)) + "\n"))
+    with open(file, "xb", opener=_private) as target:
+        try:
+            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
+                for name, text in entries:
+                    add(name, text)
+                if errors:
+                    add(ERRORS, redact_text("\n".join(dict.fromkeys(errors)) + "\n"))
+        except BaseException:
+            file.unlink()
+            raise
     return rows
 
 
