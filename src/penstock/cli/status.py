@@ -6,7 +6,7 @@ otherwise the rules of `connect`    ─▶ a local cluster: its processes
                                        the only Cluster of the kubeconfig's context
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
@@ -18,10 +18,7 @@ from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
-from penstock.errors import PenstockError, UnreachableError
-
-if TYPE_CHECKING:
-    from penstock.client import Admin, ClusterDescription
+from penstock.errors import UnreachableError
 
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
@@ -97,12 +94,13 @@ def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
 def _show(where: Located, output: Output, *, named: bool) -> bool:
     """Whether it is healthy."""
     from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
+    from penstock.client.admin.disks import describe_disks  # noqa: PLC0415 - the same
     from penstock.ui.reader import bounded  # noqa: PLC0415 - grpc only when it is needed
 
     try:
         with Admin(where.bootstrap, **bounded(where.options)) as admin:
             seen = admin.describe_cluster()
-            full, unknown = _disks(admin, seen)
+            disks = describe_disks(admin, seen.brokers)
     except UnreachableError as error:
         if named:
             raise
@@ -113,24 +111,11 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
         and not seen.offline_partitions
         and not seen.under_replicated_partitions
         and not seen.hibernating
-        and not full
-        and not unknown
+        and not disks.full
+        and not disks.unknown
     )
-    known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
+    known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": disks.full}
+    unknown = [{"broker": one, "problem": why} for one, why in disks.unknown.items()]
     with keep_code():
         print_record({**known, **to_record(seen), "unknown_disks": unknown}, output)
     return healthy
-
-
-def _disks(admin: "Admin", seen: "ClusterDescription") -> tuple[list[int], list[dict[str, object]]]:
-    """Live brokers whose disks are full, and those that do not say: they may be full."""
-    full: list[int] = []
-    unknown: list[dict[str, object]] = []
-    for broker_id in (one.broker_id for one in seen.brokers if one.alive):
-        try:
-            logs = admin.describe_logs(broker_ids=[broker_id])
-        except PenstockError as error:
-            unknown.append({"broker": broker_id, "problem": error.message})
-            continue
-        full += [broker_id for one in logs if one.disk_is_full]
-    return full, unknown

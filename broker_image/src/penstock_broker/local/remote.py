@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.client import Admin
-from penstock.client.admin.full_disks import full_disks
+from penstock.client.admin.disks import Disks, describe_disks
 from penstock.client.model import ClusterDescription
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.apply import options_of
@@ -170,7 +170,7 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
     ) as admin:
         seen = admin.describe_cluster()
         topics = admin.describe_topics().values()
-        full = full_disks(admin, seen.brokers)
+        disks = describe_disks(admin, seen.brokers)
     partitions = [partition for topic in topics for partition in topic.partitions]
     return replace(
         bare,
@@ -188,16 +188,22 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
         partitions=seen.partitions,
         under_replicated=seen.under_replicated_partitions,
         offline=seen.offline_partitions,
-        full_disks=full,
-        problem=_problem_of(seen),
+        full_disks=disks.full,
+        problem=_problem_of(seen, disks),
     )
 
 
-def _problem_of(seen: ClusterDescription) -> str:
+def _problem_of(seen: ClusterDescription, disks: Disks) -> str:
     if not seen.controller_reachable:
         return "the controller cannot be reached"
     away = ", ".join(str(one.broker_id) for one in seen.brokers if not one.alive)
-    return f"the controller has no session with broker {away}" if away else ""
+    if away:
+        return f"the controller has no session with broker {away}"
+    if seen.hibernating:
+        return "it hibernates: it takes no new records, producers or group members"
+    for broker_id, why in disks.unknown.items():
+        return f"broker {broker_id} does not say whether its disk is full: {why}"
+    return ""
 
 
 def _broker_id(name: str) -> int | None:

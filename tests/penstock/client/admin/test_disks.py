@@ -1,8 +1,8 @@
-"""One broker that does not answer hides no full disk of another."""
+"""One broker that does not answer hides no full disk of another, and is not taken for well."""
 
 from collections.abc import Iterable
 
-from penstock.client.admin.full_disks import full_disks
+from penstock.client.admin.disks import Disks, describe_disks
 from penstock.client.model import BrokerDescription, LogDescription
 from penstock.errors import UnreachableError
 
@@ -30,4 +30,4 @@ def test_live_brokers_are_asked_each_by_itself() -> None:
         BrokerDescription(broker_id=number, host="h", port=1, rack="", alive=number != 3)
         for number in FREE
     ]
-    assert full_disks(Admin(), brokers) == (1,)
+    assert describe_disks(Admin(), brokers) == Disks((1,), {2: "no answer"})
