@@ -99,10 +99,17 @@ def test_the_last_trouble_of_this_pod_counts() -> None:
         told("first", at=1),
         told("second\nwith  a line", at=2, reason="FailedMount"),
         told("of another one", at=3, uid="uid-1"),
-        told("pulled", at=4, reason="Pulled"),
+        told("scheduled", at=4, reason="Scheduled"),
     ]
     assert last_trouble(events, "uid-0") == "second with a line"
     assert last_trouble([], "uid-0") == ""
+
+
+def test_trouble_that_is_over_is_none() -> None:
+    """The volume came in the end, and the image is large."""
+    events = [told(MULTI, at=1), told("pulling", at=2, reason="Pulling")]
+    assert last_trouble(events, "uid-0") == ""
+    assert last_trouble([*events, told("again", at=2)], "uid-0") == "again"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class Server:
         self, *, refuses: bool = False, has_crds: bool = True, breaks: bool = False
     ) -> None:
         self.refuses, self.has_crds = refuses, has_crds
+        self.lists_crds = has_crds
+        """Their group is listed: a moment later than they are served."""
         self.lease: dict[str, Any] = {}
         self.holders: list[str] = []
         self.looked_for: set[str] = set()
@@ -100,7 +102,8 @@ class Server:
         if path == "/api":
             return {"versions": ["v1"]}
         if path == "/apis":
-            return {"groups": [_group(name) for name in self._served if name]}
+            listed = [name for name in self._served if self.lists_crds or name != "penstock.dev"]
+            return {"groups": [_group(name) for name in listed if name]}
         for name, (version, *plurals) in self._served.items():
             if path == (f"/apis/{name}/{version}" if name else f"/api/{version}"):
                 return {"resources": [_resource(plural) for plural in plurals]}
@@ -246,7 +249,9 @@ async def test_custom_resources_that_come_later_than_the_operator_are_watched(
         monkeypatch.setenv("KUBECONFIG", config)
         running = tasks.create_task(serve(operator_settings()))
         await wait_until_async(lambda: server.asked_for_crds > 3, what="it looks for them")
-        server.has_crds = True
+        server.has_crds, asked = True, server.asked_for_crds
+        await wait_until_async(lambda: server.asked_for_crds > asked + 3, what="it looks again")
+        server.lists_crds = True
         await wait_until_async(lambda: server.looked_for == {ALLOWED}, what="it reconciles")
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0

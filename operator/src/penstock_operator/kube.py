@@ -69,7 +69,12 @@ class Kube:
         return [served | each for each in await self._run(ask)]
 
     async def served(self, version: str) -> frozenset[str]:
-        """The kinds of resources (plural) of a group's version, as `penstock.dev/v1alpha1`."""
+        """The kinds of resources (plural) of a group's version, as `penstock.dev/v1alpha1`; none
+        before the group is listed, too: that comes later, and is where Kopf looks."""
+        listed = await self._run(partial(self._api.find, "/apis"))
+        groups = {each["name"] for each in (listed or {}).get("groups") or ()}
+        if version.partition("/")[0] not in groups:
+            return frozenset()
         found = await self._run(partial(self._api.find, f"/apis/{version}"))
         return frozenset(each["name"] for each in (found or {}).get("resources") or ())
 

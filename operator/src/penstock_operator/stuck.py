@@ -19,6 +19,8 @@ AT_ONCE: Final = 3
 _REASONS: Final = frozenset(
     {"FailedAttachVolume", "FailedMount", "FailedMapVolume", "FailedCreatePodSandBox"}
 )
+_PAST: Final = frozenset({"SuccessfulAttachVolume", "Pulling", "Pulled", "Created", "Started"})
+"""What comes only after all of these."""
 _log = EventLog("penstock_operator.stuck")
 
 
@@ -61,7 +63,10 @@ def last_trouble(events: Iterable[Object], uid: str) -> str:
     about = [
         each
         for each in events
-        if each.get("reason") in _REASONS and (each.get("regarding") or {}).get("uid") == uid
+        if each.get("reason") in _REASONS | _PAST
+        and (each.get("regarding") or {}).get("uid") == uid
     ]
-    last = max(about, key=time_of, default=None)
-    return "" if last is None else " ".join(str(last.get("note", "")).split())
+    last = max(about, key=lambda each: (time_of(each), each["reason"] in _REASONS), default=None)
+    if last is None or last["reason"] in _PAST:
+        return ""
+    return " ".join(str(last.get("note", "")).split())

@@ -20,6 +20,8 @@ from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.errors import UnreachableError
 
+ANSWER_MS: Final = 10_000
+"""A broker with very many partitions takes some seconds to tell of its disk."""
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
     "and no kubeconfig shows one; start one with `penstock local up`, or name one with --bootstrap"
@@ -98,7 +100,9 @@ def _show(where: Located, output: Output, *, named: bool) -> bool:
     from penstock.ui.reader import bounded  # noqa: PLC0415 - grpc only when it is needed
 
     try:
-        with Admin(where.bootstrap, **bounded(where.options)) as admin:
+        with Admin(
+            where.bootstrap, **bounded({"request_timeout_ms": ANSWER_MS, **where.options})
+        ) as admin:
             seen = admin.describe_cluster()
             disks = describe_disks(admin, seen.brokers)
     except UnreachableError as error:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client import BatchRun, Branches, Producer
+    from penstock.spark.given import ClientSettings
 
 VISIBLE_WAIT_MS: Final = 10_000
 """When a job returns, its rows are readable; a stream does not wait, its next batch hides the
@@ -58,7 +59,8 @@ APPLICATIONS_MAX: Final = 100
 """For how many application ids a driver remembers where their newest batch went."""
 
 _log = logging.getLogger("penstock.spark")
-_written: "dict[str, tuple[int, str | None]]" = {}
+_written: "dict[tuple[ClientSettings, str], tuple[int, str | None]]" = {}
+"""By how a cluster is reached, and application: each cluster has a ledger of its own."""
 _producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
 
 
@@ -252,20 +254,22 @@ def commit(
             _close((os.getpid(), options, decision.run.application_id))
         raise timed_out(error, options.transaction_timeout_ms) from None
     if outcome.already_committed:
-        _check_target(decision.run, options.topic)
+        _check_target(decision.run, options)
     check_outcome(decision, outcome, options.on_replay_mismatch)
-    _written.pop(decision.run.application_id, None)
+    key = (options.client, decision.run.application_id)
+    _written.pop(key, None)
     while len(_written) >= APPLICATIONS_MAX:
         del _written[next(iter(_written))]
-    _written[decision.run.application_id] = (decision.run.batch, options.topic)
+    _written[key] = (decision.run.batch, options.topic)
 
 
-def _check_target(run: "BatchRun", topic: str | None) -> None:
+def _check_target(run: "BatchRun", options: SinkOptions) -> None:
     """Raises MisuseError if this process has committed the batch to another topic: it is no replay.
 
     The ledger does not tell: it knows no topics, and no digest of the newest batch.
     """
-    batch, before = _written.get(run.application_id, (run.batch, topic))
+    topic = options.topic
+    batch, before = _written.get((options.client, run.application_id), (run.batch, topic))
     if batch == run.batch and before != topic:
         raise MisuseError(
             f"batch {batch} of application {run.application_id!r} was written to "

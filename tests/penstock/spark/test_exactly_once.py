@@ -33,7 +33,7 @@ from penstock.spark.decision import (
     decision_of,
     timed_out,
 )
-from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
+from penstock.spark.exactly_once import WrittenBranch, _check_target, abort, commit, write_branch
 from penstock.spark.options import parse
 from penstock.spark.sink import Written, check_cluster
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
@@ -323,6 +323,8 @@ def test_two_outputs_of_a_batch_under_one_application_id_are_an_error(
     for options in second, replace(second, on_replay_mismatch=SKIP):
         with pytest.raises(MisuseError, match=words):
             write(options, 0)
+    elsewhere = replace(second, client=replace(second.client, bootstrap=("other:9092",)))
+    _check_target(query.run(0), elsewhere)  # another cluster has a ledger of its own
     write(query.options, 0)
     write(second, 1)
     assert query.seen() == ["a", "b"], "a replay of the first counts, and a topic may change"

@@ -173,6 +173,34 @@ async def test_replicas_hear_that_markers_go_before_the_first_is_gone(
         assert replica.machine._log.swept_end == 2
 
 
+async def test_replicas_hear_that_markers_go_although_the_store_knew_of_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a replica was elected uncleanly while it copied: it tells others of less."""
+    steps: list[str] = []
+    async with local_broker(tmp_path) as broker:
+        replicas, rounds = broker.process._replicas, broker.process._upkeep._compaction
+        handle = replicas.handle
+
+        def handling(replica: Replica, event: Event) -> None:
+            if isinstance(event, MarkersSwept):
+                steps.append(f"told of {event.swept_end}")
+            handle(replica, event)
+
+        await broker.apply(topic_info(configs={**COMPACT, "delete.retention.ms": "0"}))
+        replica = replica_of(broker)
+        known = Cleaned().without_markers(Offset(40))
+        assert await replicas.rewrite(replica, None, known, replica.truncations)
+        transactor = Transactor(replicas, replica)
+        await transactor.send(1)
+        await transactor.end(1, commit=True)
+        monkeypatch.setattr(replicas, "handle", handling)
+        for _ in range(3):
+            await rounds._round()
+        assert steps[:1] == ["told of 2"]
+        assert replica.machine._log.swept_end == 2
+
+
 async def test_null_values_stay_while_the_clock_is_in_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,17 +136,20 @@ class Compactor:
             return
         rewrite = step[1]
         swept = job.cleaned.before_markers_go(job.plan)
-        if not job.rewriter.sweeps_markers or swept == job.cleaned:
+        if not job.rewriter.sweeps_markers:
             self._put(job, rewrite)
             return
 
         def told() -> None:
             assert self._replica is not None
             job.cleaned = swept
-            self._broker.handle(self._replica, MarkersSwept(swept.markers_end))
+            self._broker.handle(self._replica, MarkersSwept(job.plan.tombstones_end))
             self._put(job, rewrite)
 
-        self._write(None, swept, told)
+        if swept == job.cleaned:
+            told()
+        else:
+            self._write(None, swept, told)
 
     def _put(self, job: Pass, rewrite: Rewrite) -> None:
         """Goes on with the next chunk then, unless a move has begun that forbids it."""

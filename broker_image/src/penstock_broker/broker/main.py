@@ -159,6 +159,11 @@ def _run(args: argparse.Namespace) -> int:
                 "volume is replaced",
                 reason=store.damaged_table,
             )
+        if not store.collects_garbage:
+            _events.warning(
+                "damage was met in a blob file of RocksDB: garbage in these files stays for two "
+                "weeks, in which damage is looked for and mended",
+            )
         try:
             stopped_well = asyncio.run(
                 _serve(config, directory, store, transport, users_ca, enrolment)

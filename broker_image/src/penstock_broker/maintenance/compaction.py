@@ -342,12 +342,12 @@ class Compaction:
         False if the log has changed meanwhile.
         """
         swept = job.cleaned.before_markers_go(job.plan)
-        if swept == job.cleaned:
-            return True
-        if not await self._replicas.rewrite(replica, None, swept, truncations):
-            return False
-        job.cleaned = swept
-        self._replicas.handle(replica, MarkersSwept(swept.markers_end))
+        if swept != job.cleaned:
+            if not await self._replicas.rewrite(replica, None, swept, truncations):
+                return False
+            job.cleaned = swept
+        # Also if the store knew: who was elected while it copied says less than what is stored.
+        self._replicas.handle(replica, MarkersSwept(job.plan.tombstones_end))
         return True
 
     async def _timed(self, blocking: Callable[[], _A], size_of: Callable[[_A], int]) -> _A:

@@ -52,7 +52,7 @@ async def described(
         if room_bytes <= 0:
             error = ClusterError(
                 f"there is no room for it in the answer, which has at most {ANSWER_BYTES_MAX} "
-                "bytes; ask for fewer at a time",
+                "bytes; ask for fewer at a time, or without offsets",
                 ErrorCode.INVALID_REQUEST,
             )
             one = refused(name, error)

@@ -231,6 +231,11 @@ class RocksLogStore:
         """What RocksDB said of one of its tables, in this run or before; empty: all are sound."""
         return self._damaged_table.what
 
+    @property
+    def collects_garbage(self) -> bool:
+        """No damage was met in a blob file lately: see `damaged_blobs`."""
+        return self._damaged_blobs.may_collect
+
     def _met_damage(self, error: ClusterError) -> None:
         what = table_damage(error)
         if what:
@@ -286,10 +291,12 @@ class RocksLogStore:
                 for family in (self._database.batches, self._database.state):
                     family.flush()
                 self._compact(removed)
-                if self._damaged_blobs.may_collect:
+                if self.collects_garbage:
                     self._database.collect_garbage(
                         _GARBAGE_BUFFERS * self._options.write_buffer_bytes
                     )
+                if not self.collects_garbage:  # also if it was met meanwhile
+                    self._database.stop_collecting()
             except Exception:
                 with self._writing:
                     self._removed = None

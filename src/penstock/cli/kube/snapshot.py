@@ -83,9 +83,8 @@ class Snapshot:
 
     @property
     def sees_partitions(self) -> bool:
-        """The controller's metadata could be read, all of it."""
-        found = self.document is not None or bool(self.topic_documents)
-        return found and "ConfigMap" not in self.unread
+        """The controller's metadata could be read, all of it; there may be none yet."""
+        return "ConfigMap" not in self.unread
 
     def pods_of(self, component: str) -> list[Json]:
         """Pods of "broker" or "controller", by name as people count."""

@@ -16,6 +16,7 @@ belongs to the event loop in which it is first used.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from penstock.client.cluster.cluster import Cluster
@@ -533,7 +534,7 @@ class AsyncConsumer:
 
 
 def _check_timeout(timeout_s: object) -> None:
-    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
+    if timeout_s is None or (isinstance(timeout_s, Real) and float(timeout_s) >= 0):
         return
     raise MisuseError(
         f"timeout_s is {timeout_s!r}; it must be a number of seconds, 0 or more, or None to wait "

@@ -39,7 +39,7 @@ from penstock.client.producer.delivery import (
 )
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.shards import Shard, shard_columns
-from penstock.client.producer.topic_buffer import TopicBuffer
+from penstock.client.producer.topic_buffer import TopicBuffer, given_headers
 from penstock.client.tasks import BackgroundTasks, why_ended
 from penstock.client.transaction.branches import AsyncBranches
 from penstock.client.transaction.handle import AsyncTransaction
@@ -164,6 +164,7 @@ class AsyncProducer:
         ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without space, CLOSED, or
         UnreachableError. Then nothing was sent.
         """
+        headers = given_headers(headers)
         try:
             delivery = self.try_append(topic, value, key, partition, timestamp_ms, headers)
         except MisuseError as error:
@@ -311,10 +312,13 @@ class AsyncProducer:
 
     async def _abort_open(self, timeout_s: float | None) -> None:
         manager = self._manager
-        if manager is None or not manager.in_transaction:
+        if manager is None:
+            return
+        limit_s = INTERRUPTED_FLUSH_S if timeout_s is None else timeout_s
+        await manager.rests(limit_s)  # after Ctrl-C at the end of a block, its abort is on its way
+        if not manager.in_transaction:
             return
         _log.warning("producer closed with an open transaction: aborting it")
-        limit_s = INTERRUPTED_FLUSH_S if timeout_s is None else timeout_s
         try:
             await manager.abort(limit_s)
         except PenstockError as error:

@@ -244,6 +244,18 @@ def checked_timestamp(topic: str, given: Any) -> int:
     return timestamp_ms
 
 
+def given_headers(headers: Iterable[Header] | None) -> Sequence[Header] | None:
+    """What can be asked for again, while there is no room for the record. Raises MisuseError."""
+    if headers is None or isinstance(headers, list | tuple):
+        return headers
+    try:
+        return tuple(headers)
+    except TypeError:
+        raise MisuseError(
+            f"headers are {headers!r}; they must be (str, bytes or None) pairs, or None"
+        ) from None
+
+
 def own_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
     """A copy, as the record is encoded later, and the program may change its list in between.
     Raises MisuseError if they are malformed: that would fail every record of the batch."""

@@ -15,6 +15,7 @@ from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
 from penstock.client.producer.producer import AsyncProducer, exit_flush_s
 from penstock.client.producer.shards import shard_columns
+from penstock.client.producer.topic_buffer import given_headers
 from penstock.client.sync.branches import Branches
 from penstock.client.sync.consumer import Consumer
 from penstock.client.transaction.handle import AsyncTransaction
@@ -71,6 +72,7 @@ class Producer:
 
         Raises as `AsyncProducer.send`. Then nothing was sent.
         """
+        headers = given_headers(headers)
         try:
             delivery = self._try_append(topic, value, key, partition, timestamp_ms, headers)
         except MisuseError as error:

@@ -89,6 +89,8 @@ class TransactionManager:
         self.coordinator = TransactionCalls(cluster, config, config.transactional_id)
         self._instance_id = str(uuid.uuid4())
         self._busy = ""
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
         self._storing = asyncio.Lock()
         self._unstored = 0
         self._stored: list[tuple[OffsetSource, Offsets]] = []
@@ -175,6 +177,12 @@ class TransactionManager:
         async with self._alone("abort"):
             await self._obey(Abort(deadline_ms), deadline_ms)
 
+    async def rests(self, timeout_s: float) -> None:
+        """Returns when nobody begins or ends a transaction, or after `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._at_rest.wait()
+
     async def commit_offsets(
         self,
         source: OffsetSource,
@@ -238,10 +246,12 @@ class TransactionManager:
                 "transaction"
             )
         self._busy = what
+        self._at_rest.clear()
         try:
             yield
         finally:
             self._busy = ""
+            self._at_rest.set()
 
     async def _obey(self, event: Event, deadline_ms: int) -> Ready:
         """Handles an event and carries out everything that follows; returns the result, raises its

@@ -45,7 +45,7 @@ POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """How often a full pool checks whether partitions were revoked."""
 POSITION_S: Final = 2.0
-"""How long a poll waits for where a new partition starts."""
+"""How long a poll waits for where new partitions start, all of them."""
 BEHIND_MAX: Final = 10
 """How many times `queued_max` records of a partition are taken behind one that is not finished."""
 
@@ -206,10 +206,11 @@ class AsyncWorkerPool:
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Internal: new partitions. Their start offsets are committed soon, so that lag is known,
         if they are: a partition may have no leader now, or be lost meanwhile."""
+        until_s = asyncio.get_running_loop().time() + POSITION_S
         for where in partitions:
             start = -1
             with suppress(PenstockError, TimeoutError):
-                async with asyncio.timeout(POSITION_S):
+                async with asyncio.timeout_at(until_s):
                     start = await self._consumer.position(where)
             self._owned[where] = _Owned(start)
 

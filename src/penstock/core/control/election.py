@@ -220,7 +220,8 @@ def settled_with(document: PartitionDocument, settings: Settings) -> PartitionDo
     """An ISR that is large enough needs no ELR, and once it has a leader no lossy members.
 
     Until then nothing is committed, so that a lossy member lacks nothing more than when it came
-    back. It may have to lead yet: who was elected had perhaps lost its disk, and had not said so.
+    back; but in a compacted topic it may be copying its log again (`Follower`). It may have to lead
+    yet: who was elected had perhaps lost its disk, and had not said so.
     """
     if len(document.state.isr) < settings.min_isr:
         return document

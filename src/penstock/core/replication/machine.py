@@ -321,10 +321,12 @@ class ReplicaMachine:
                 self._log.truncated(event.log, now_ms)
                 if isinstance(role, Follower):
                     role.settled(out, now_ms)
-            case MarkersSwept():
-                self._log.swept_end = max(self._log.swept_end, event.swept_end)
+            case MarkersSwept() if event.swept_end > self._log.swept_end:
+                self._log.swept_end = event.swept_end
                 if isinstance(role, Leader):
                     role.markers_swept(out)
+            case MarkersSwept():
+                pass  # it comes with each chunk of a pass
             case LogStartMoved():
                 moved = isinstance(role, Leader) and self._log.raise_log_start(
                     event.log_start_offset

@@ -82,7 +82,8 @@ def _take_over(
     superseded = (*loser.superseded, *lost)[-book.config.superseded_max :]
     book.put_holder(holder, replace(owner, superseded=superseded))
     ending.decide(book, branch, commit=False, reason=EndReason.FENCED)
-    begun = replace(branch.record, producer_id=fresh, epoch=0, timeout_ms=owner.timeout_ms)
+    # The epoch counts on: an administrator aborts a transaction by its id and epoch.
+    begun = replace(branch.record, producer_id=fresh, timeout_ms=owner.timeout_ms)
     book.put_branch(branch, begun)
     book.decide(
         "transactional id taken over",

@@ -93,6 +93,12 @@ def test_partitions_that_could_not_be_read_are_not_in_sync() -> None:
     assert {one["leaders"] for one in seen["brokers"]} == {None}
 
 
+def test_a_cluster_without_metadata_yet_has_no_partitions() -> None:
+    """Scripts that wait for one go through these lists."""
+    fresh = describe(replace(HEALTHY, document=None, topic_documents={}))["partitions"]
+    assert (fresh["total"], fresh["offline"], fresh["under_replicated"]) == (0, [], [])
+
+
 def test_one_topic_that_could_not_be_read_is_not_in_sync() -> None:
     unread = replace(HEALTHY, unread=frozenset({"ConfigMap"}), gaps=("a newer format",))
     assert "in sync" not in told(unread)

@@ -18,7 +18,7 @@ from penstock.client.producer.accumulator import (
     PartitionQueue,
     PendingBatch,
 )
-from penstock.client.producer.topic_buffer import TopicBuffer
+from penstock.client.producer.topic_buffer import TopicBuffer, given_headers
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
@@ -199,6 +199,14 @@ def test_headers_that_are_none_are_refused_before_anything_is_kept(headers: Any)
     with pytest.raises(MisuseError, match="header"):
         made.send(b"v", headers=headers)
     assert made.drain() == []
+
+
+def test_headers_can_be_asked_for_again_while_there_is_no_room() -> None:
+    given = given_headers(iter([("a", b"b")]))
+    assert given == (("a", b"b"),)
+    assert given_headers(None) is None
+    with pytest.raises(MisuseError, match="headers are 5; they must be"):
+        given_headers(5)  # type: ignore[arg-type]
 
 
 def test_headers_are_those_of_the_call_whatever_the_program_does_to_them_afterwards() -> None:

@@ -468,6 +468,44 @@ async def test_a_block_that_is_cancelled_before_its_commit_is_sent_aborts(
     assert double.visible() == [b"next"]
 
 
+async def test_closing_waits_for_an_abort_that_is_on_its_way(
+    double: TransactionDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a sync `with` does not wait for the block's task before it closes the producer."""
+    flushing, ending, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    end, rests = coordinator.TransactionCalls.end, manager.TransactionManager.rests
+
+    async def flushed(_: manager.TransactionManager, deadline_ms: int) -> int:
+        flushing.set()
+        await asyncio.Event().wait()
+        return 0
+
+    async def slowly(calls: coordinator.TransactionCalls, *asked: Any) -> Any:
+        ending.set()
+        await goes_on.wait()
+        return await end(calls, *asked)
+
+    async def resting(transactions: manager.TransactionManager, timeout_s: float) -> None:
+        goes_on.set()
+        await rests(transactions, timeout_s)
+
+    monkeypatch.setattr(coordinator.TransactionCalls, "end", slowly)
+    monkeypatch.setattr(manager.TransactionManager, "rests", resting)
+    async with producing(double) as producer, asyncio.TaskGroup() as group:
+
+        async def block() -> None:
+            async with producer.transaction() as tx:
+                await send(tx, b"a")
+                monkeypatch.setattr(manager.TransactionManager, "_flushed", flushed)
+
+        working = group.create_task(block())
+        await flushing.wait()
+        working.cancel()
+        await ending.wait()
+        await producer.close(60)
+        assert [end.commit for end in double.asked] == [False]
+
+
 # -- misuse ------------------------------------------------------------------------------------
 
 

@@ -30,15 +30,16 @@ def test_the_same_instance_gets_the_same_again_idle_or_open(desk: Desk) -> None:
 
 
 def test_another_instance_gets_another_producer_id(desk: Desk) -> None:
+    """And the next epoch: who aborts by id and epoch must not hit what has begun since."""
     assert desk.init() == (FRESH, 0)
-    assert desk.init(instance="b") == (FRESH + 1, 0)
+    assert desk.init(instance="b") == (FRESH + 1, 1)
     assert desk.last() == (0, False, EndReason.FENCED)
-    assert desk.init(instance="b") == (FRESH + 1, 0)
+    assert desk.init(instance="b") == (FRESH + 1, 1)
 
 
 def test_another_instance_aborts_what_is_open_with_one_append(desk: Desk) -> None:
     desk.join(desk.init())
-    assert desk.init(instance="b", timeout_ms=7_000) == (FRESH + 1, 0)
+    assert desk.init(instance="b", timeout_ms=7_000) == (FRESH + 1, 1)
     assert desk.last() == (0, False, EndReason.FENCED)
     assert desk.ends == [(P0, 0, False)]
     assert desk.record().timeout_ms == 7_000
@@ -47,7 +48,7 @@ def test_another_instance_aborts_what_is_open_with_one_append(desk: Desk) -> Non
 
 def test_instances_without_a_name_are_never_the_same(desk: Desk) -> None:
     assert desk.init(instance="") == (FRESH, 0)
-    assert desk.init(instance="") == (FRESH + 1, 0)
+    assert desk.init(instance="") == (FRESH + 1, 1)
 
 
 def test_an_instance_that_lost_the_id_never_gets_it_back(desk: Desk) -> None:
@@ -64,7 +65,7 @@ def test_only_the_last_few_losers_are_remembered() -> None:
     for instance in "abcd":
         desk.init(instance=instance)
     assert desk.machine.holders["tx"].record.superseded == ("b", "c")
-    assert desk.init(instance="a") == (FRESH + 4, 0)
+    assert desk.init(instance="a") == (FRESH + 4, 4)
 
 
 def test_an_init_with_a_bad_name_timeout_or_text_is_refused(desk: Desk) -> None:
