@@ -287,13 +287,13 @@ class GroupChecks:
     def began(self, group_id: str, who: str, key: ReplicaKey, offset: int | None) -> None:
         """A member begins to read a partition at `offset`, None: where the log begins.
 
-        Never beyond what is committed, or nobody reads what is between; without it, where the log
-        begins.
+        Never beyond what is committed, or nobody reads what is between. If nothing is, it begins at
+        the first record that it can see.
         """
         place = (group_id, key)
         epoch, committed = self.rewinds.epoch(place), self.committed_offset(place)
         most = max(committed, self.log_start(key))
-        if offset is not None and offset > most and not self.void:
+        if offset is not None and committed >= 0 and offset > most and not self.void:
             raise RuleError(f"I17: {who} begins at {offset} of {place}, committed is {committed}")
         self._readings[who, key] = Reading(offset, offset or 0, epoch)
         self.rewinds.reached(place, epoch, offset or 0)

@@ -120,6 +120,7 @@ class PipeChecks(GroupChecks):
         if record is None and not is_reset:
             self.excused.add(key.group_id)
             self._history_of(place).append(-1)
+            self.rewinds.reset(place, None)
             return
         if is_reset and (record is None or record.offset != before):
             self.excused.add(key.group_id)

@@ -56,7 +56,7 @@ class RewindChecks:
         self._epochs[place] = epoch
 
     def reset(self, place: Place, record: OffsetRecord | None) -> None:
-        """By an administrator; None: to no offset at all."""
+        """By an administrator; None: to no offset at all, also because it has expired."""
         self._epochs[place] = 1 if record is None else record.rewind_epoch
         if record is not None:
             self.reached(place, record.rewind_epoch, record.offset)
