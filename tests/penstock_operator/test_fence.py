@@ -22,6 +22,7 @@ from penstock_operator.kube import Kube
 from penstock_operator.lease import LeaseLostError
 from penstock_operator.metrics import Metrics
 from penstock_operator.objects import Installation
+from penstock_operator.overruled import Overrulings
 from penstock_operator.worker import Deps, Outcome, Worker
 
 LEASE = OperatorLease(uid="u", created_s=1, transitions=1, holder="h")
@@ -65,7 +66,7 @@ class Refused(Acting):
     """The brokers refuse the first thing that it asks for."""
 
     def __init__(self, fence: Fence) -> None:
-        self.fence = fence
+        self.fence, self.overrulings = fence, Overrulings()
 
     async def carry_out(self, *_: object) -> None:
         self.fence._refused("another operator has taken over")
@@ -198,6 +199,7 @@ class Broken(Acting):
 
     def __init__(self, mended: Acting) -> None:
         self.mended, self.has_defect = mended, True
+        self.overrulings = mended.overrulings
 
     async def carry_out(self, *args: Any) -> None:
         if self.has_defect:
