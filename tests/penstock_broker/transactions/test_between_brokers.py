@@ -237,7 +237,7 @@ async def test_a_producer_that_lost_its_id_takes_no_part(*, remote: bool) -> Non
     async with running(remote=remote) as world:
         await world.init()
         assert await world.commit_offset(7, 0) is None
-        assert await world.init("another") == (ANOTHER, 0)
+        assert await world.init("another") == (ANOTHER, 1)
         await wait_until_async(world.stable, what="the loser's are aborted")
         late = await world.commit_offset(8, 0)
         assert late is not None
