@@ -7,7 +7,7 @@ could fill it. What only shows goes on without (`look_at`).
 from typing import TYPE_CHECKING
 
 from penstock.core import balance as core
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
@@ -32,17 +32,12 @@ def read_facts(admin: "Admin") -> "ClusterFacts":
 def look_at(admin: "Admin") -> "tuple[ClusterFacts, dict[int, str]]":
     """To be shown, not to plan with: what is known, and why live brokers did not say what they
     store, by id. Raises ClusterError, UnreachableError if not even the controller answers."""
-    from penstock.client.admin.move_facts import (  # noqa: PLC0415 - grpc only when it is needed
-        cluster_facts,
-    )
+    from penstock.client.admin.disks import logs_of_each  # noqa: PLC0415 - as above
+    from penstock.client.admin.move_facts import cluster_facts  # noqa: PLC0415 - as above
 
-    moving, logs, problems = admin.describe_moves(), [], {}
-    topics = admin.describe_topics()
-    for broker_id in (broker.broker_id for broker in moving.brokers if broker.alive):
-        try:
-            logs += admin.describe_logs(broker_ids=[broker_id])
-        except PenstockError as error:
-            problems[broker_id] = error.message
+    moving, topics = admin.describe_moves(), admin.describe_topics()
+    alive = [broker.broker_id for broker in moving.brokers if broker.alive]
+    logs, problems = logs_of_each(admin, alive)
     return cluster_facts(moving, topics, logs), problems
 
 

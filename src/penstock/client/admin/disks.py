@@ -24,16 +24,22 @@ class Disks:
     unknown: Mapping[int, str]
 
 
-def describe_disks(admin: Logs, brokers: Iterable[BrokerDescription]) -> Disks:
-    """Each live broker is asked by itself: one that does not answer hides no full disk of
-    another."""
-    full: list[int] = []
-    unknown: dict[int, str] = {}
-    for broker_id in (one.broker_id for one in brokers if one.alive):
+def logs_of_each(
+    admin: Logs, broker_ids: Iterable[int]
+) -> tuple[list[LogDescription], dict[int, str]]:
+    """What these brokers store, each asked by itself, and why others did not say, by id: one that
+    does not answer hides nothing of another."""
+    logs: list[LogDescription] = []
+    problems: dict[int, str] = {}
+    for broker_id in broker_ids:
         try:
-            logs = admin.describe_logs(broker_ids=[broker_id])
+            logs += admin.describe_logs(broker_ids=[broker_id])
         except PenstockError as error:
-            unknown[broker_id] = error.message
-        else:
-            full += [one.broker_id for one in logs if one.disk_is_full]
-    return Disks(tuple(full), unknown)
+            problems[broker_id] = error.message
+    return logs, problems
+
+
+def describe_disks(admin: Logs, brokers: Iterable[BrokerDescription]) -> Disks:
+    """Of live brokers."""
+    logs, problems = logs_of_each(admin, [one.broker_id for one in brokers if one.alive])
+    return Disks(tuple(one.broker_id for one in logs if one.disk_is_full), problems)
