@@ -18,8 +18,8 @@ MISSING_S: Final = 30.0
 """Until then a pod is being created, or was refused for a moment."""
 LOOK_S: Final = 10.0
 """Between two looks: a quota may stay for days, and a pass comes every second then."""
-_FAILED: Final = "FailedCreate"
-_REASONS: Final = frozenset({_FAILED, "SuccessfulCreate"})
+_FAILED: Final = frozenset({"FailedCreate"})
+_OVER: Final = frozenset({"SuccessfulCreate"})
 _log = EventLog("penstock_operator.refusals")
 
 
@@ -58,19 +58,20 @@ class Refusals:
 
 def last_refusal(events: Iterable[Object], pod: str) -> str:
     """Of a StatefulSet's Events: why a pod, or its claim, was not created; empty: it was."""
-    about = [
-        each
-        for each in events
-        if each.get("reason") in _REASONS and f" Pod {pod} in " in each.get("note", "")
-    ]
-    last = max(about, key=lambda each: (time_of(each), each["reason"] == _FAILED), default=None)
-    if last is None or last["reason"] != _FAILED:
-        return ""
-    note: str = last["note"]
+    about = (each for each in events if f" Pod {pod} in " in each.get("note", ""))
+    note = last_note(about, _FAILED, _OVER)
     return note.partition("failed error: ")[2] or note
 
 
-def time_of(event: Object) -> str:
+def last_note(events: Iterable[Object], failed: frozenset[str], over: frozenset[str]) -> str:
+    """Of the last Event with a reason in `failed`; empty if there is none, or one in `over` came
+    later."""
+    about = [each for each in events if each.get("reason") in failed | over]
+    last = max(about, key=lambda each: (_time(each), each["reason"] in failed), default=None)
+    return "" if last is None or last["reason"] in over else str(last.get("note", ""))
+
+
+def _time(event: Object) -> str:
     """When it happened last, RFC 3339 to the second: all are of one controller's clock."""
     series: Mapping[str, str] = event.get("series") or {}
     found = (

@@ -12,14 +12,14 @@ from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.kube import Kube
 from penstock_operator.model import Object, PodState
-from penstock_operator.refusals import LOOK_S, MISSING_S, time_of
+from penstock_operator.refusals import LOOK_S, MISSING_S, last_note
 
 AT_ONCE: Final = 3
 """Pods whose Events are read in one look: all brokers of a big cluster may start together."""
-_REASONS: Final = frozenset(
+_FAILED: Final = frozenset(
     {"FailedAttachVolume", "FailedMount", "FailedMapVolume", "FailedCreatePodSandBox"}
 )
-_PAST: Final = frozenset({"SuccessfulAttachVolume", "Pulling", "Pulled", "Created", "Started"})
+_OVER: Final = frozenset({"SuccessfulAttachVolume", "Pulling", "Pulled", "Created", "Started"})
 """What comes only after all of these."""
 _log = EventLog("penstock_operator.stuck")
 
@@ -60,13 +60,5 @@ class Stuck:
 
 def last_trouble(events: Iterable[Object], uid: str) -> str:
     """Of the Events of a pod and its predecessors of the same name; empty: there is none."""
-    about = [
-        each
-        for each in events
-        if each.get("reason") in _REASONS | _PAST
-        and (each.get("regarding") or {}).get("uid") == uid
-    ]
-    last = max(about, key=lambda each: (time_of(each), each["reason"] in _REASONS), default=None)
-    if last is None or last["reason"] in _PAST:
-        return ""
-    return " ".join(str(last.get("note", "")).split())
+    about = (each for each in events if (each.get("regarding") or {}).get("uid") == uid)
+    return " ".join(last_note(about, _FAILED, _OVER).split())
