@@ -31,9 +31,9 @@ from penstock.cli.kube.status import (
     has_controller,
     is_pod_ready,
     is_ready,
-    lease_expired,
     lease_holder,
     nobody_ready,
+    operator_active,
     phase,
     shortfalls,
     topic_name,
@@ -232,7 +232,7 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     """Nothing changes while no operator is active, or brokers refuse it; they keep serving."""
     yield from _refused(snapshot)
     operator = snapshot.operator
-    if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
+    if operator_active(snapshot):
         return
     if not operator.deployments and not operator.leases:
         if not operator.hidden:

@@ -322,11 +322,10 @@ class ReplicaMachine:
                 if isinstance(role, Follower):
                     role.settled(out, now_ms)
             case MarkersSwept() if event.swept_end > self._log.swept_end:
+                # Not again for each chunk of a pass, with which it comes.
                 self._log.swept_end = event.swept_end
                 if isinstance(role, Leader):
                     role.markers_swept(out)
-            case MarkersSwept():
-                pass  # it comes with each chunk of a pass
             case LogStartMoved():
                 moved = isinstance(role, Leader) and self._log.raise_log_start(
                     event.log_start_offset
