@@ -48,7 +48,7 @@ def forget_transactions(cluster: Cluster) -> None:
 
 def told(cluster: Cluster) -> list[int]:
     """Brokers that say in their log that they ended an orphan."""
-    text = "aborted a transaction that no coordinator knows"
+    text = "ended a transaction that was lost"
     return [one for one, broker in cluster.brokers.items() if text in broker.log_text()]
 
 

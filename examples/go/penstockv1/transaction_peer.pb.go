@@ -499,7 +499,10 @@ type FindTransactionsResponse struct {
 	// coordinator that is loading, or ended meanwhile, is not included.
 	Partitions []uint32 `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
 	// Transactions of the request that one of them knows.
-	Known         []*TransactionName `protobuf:"bytes,2,rep,name=known,proto3" json:"known,omitempty"`
+	Known []*TransactionName `protobuf:"bytes,2,rep,name=known,proto3" json:"known,omitempty"`
+	// Those of `known` that have ended, as their coordinator remembers. Not set by brokers of former
+	// releases.
+	Ended         []*TransactionEnding `protobuf:"bytes,3,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -548,6 +551,73 @@ func (x *FindTransactionsResponse) GetKnown() []*TransactionName {
 	return nil
 }
 
+func (x *FindTransactionsResponse) GetEnded() []*TransactionEnding {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+type TransactionEnding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProducerId    int64                  `protobuf:"varint,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch int32                  `protobuf:"varint,2,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	Commit        bool                   `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionEnding) Reset() {
+	*x = TransactionEnding{}
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionEnding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionEnding) ProtoMessage() {}
+
+func (x *TransactionEnding) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionEnding.ProtoReflect.Descriptor instead.
+func (*TransactionEnding) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TransactionEnding) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *TransactionEnding) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *TransactionEnding) GetCommit() bool {
+	if x != nil {
+		return x.Commit
+	}
+	return false
+}
+
 var File_penstock_proto_v1_transaction_peer_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_transaction_peer_proto_rawDesc = "" +
@@ -588,12 +658,18 @@ const file_penstock_proto_v1_transaction_peer_proto_rawDesc = "" +
 	"\x0fTransactionName\x12\x1f\n" +
 	"\vproducer_id\x18\x01 \x01(\x03R\n" +
 	"producerId\x12%\n" +
-	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"t\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"\xb0\x01\n" +
 	"\x18FindTransactionsResponse\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\rR\n" +
 	"partitions\x128\n" +
-	"\x05known\x18\x02 \x03(\v2\".penstock.proto.v1.TransactionNameR\x05known2\xe2\x02\n" +
+	"\x05known\x18\x02 \x03(\v2\".penstock.proto.v1.TransactionNameR\x05known\x12:\n" +
+	"\x05ended\x18\x03 \x03(\v2$.penstock.proto.v1.TransactionEndingR\x05ended\"s\n" +
+	"\x11TransactionEnding\x12\x1f\n" +
+	"\vproducer_id\x18\x01 \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\x12\x16\n" +
+	"\x06commit\x18\x03 \x01(\bR\x06commit2\xe2\x02\n" +
 	"\x16TransactionPeerService\x12k\n" +
 	"\x10JoinTransactions\x12*.penstock.proto.v1.JoinTransactionsRequest\x1a+.penstock.proto.v1.JoinTransactionsResponse\x12n\n" +
 	"\x11EndAtParticipants\x12+.penstock.proto.v1.EndAtParticipantsRequest\x1a,.penstock.proto.v1.EndAtParticipantsResponse\x12k\n" +
@@ -612,7 +688,7 @@ func file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_transaction_peer_proto_rawDescData
 }
 
-var file_penstock_proto_v1_transaction_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_penstock_proto_v1_transaction_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_penstock_proto_v1_transaction_peer_proto_goTypes = []any{
 	(*JoinTransactionsRequest)(nil),   // 0: penstock.proto.v1.JoinTransactionsRequest
 	(*JoinEntry)(nil),                 // 1: penstock.proto.v1.JoinEntry
@@ -623,29 +699,31 @@ var file_penstock_proto_v1_transaction_peer_proto_goTypes = []any{
 	(*FindTransactionsRequest)(nil),   // 6: penstock.proto.v1.FindTransactionsRequest
 	(*TransactionName)(nil),           // 7: penstock.proto.v1.TransactionName
 	(*FindTransactionsResponse)(nil),  // 8: penstock.proto.v1.FindTransactionsResponse
-	(*TransactionParticipant)(nil),    // 9: penstock.proto.v1.TransactionParticipant
-	(*Error)(nil),                     // 10: penstock.proto.v1.Error
+	(*TransactionEnding)(nil),         // 9: penstock.proto.v1.TransactionEnding
+	(*TransactionParticipant)(nil),    // 10: penstock.proto.v1.TransactionParticipant
+	(*Error)(nil),                     // 11: penstock.proto.v1.Error
 }
 var file_penstock_proto_v1_transaction_peer_proto_depIdxs = []int32{
 	1,  // 0: penstock.proto.v1.JoinTransactionsRequest.joins:type_name -> penstock.proto.v1.JoinEntry
-	9,  // 1: penstock.proto.v1.JoinEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
-	10, // 2: penstock.proto.v1.JoinTransactionsResponse.results:type_name -> penstock.proto.v1.Error
+	10, // 1: penstock.proto.v1.JoinEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
+	11, // 2: penstock.proto.v1.JoinTransactionsResponse.results:type_name -> penstock.proto.v1.Error
 	4,  // 3: penstock.proto.v1.EndAtParticipantsRequest.ends:type_name -> penstock.proto.v1.EndEntry
-	9,  // 4: penstock.proto.v1.EndEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
-	10, // 5: penstock.proto.v1.EndAtParticipantsResponse.results:type_name -> penstock.proto.v1.Error
+	10, // 4: penstock.proto.v1.EndEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
+	11, // 5: penstock.proto.v1.EndAtParticipantsResponse.results:type_name -> penstock.proto.v1.Error
 	7,  // 6: penstock.proto.v1.FindTransactionsRequest.transactions:type_name -> penstock.proto.v1.TransactionName
 	7,  // 7: penstock.proto.v1.FindTransactionsResponse.known:type_name -> penstock.proto.v1.TransactionName
-	0,  // 8: penstock.proto.v1.TransactionPeerService.JoinTransactions:input_type -> penstock.proto.v1.JoinTransactionsRequest
-	3,  // 9: penstock.proto.v1.TransactionPeerService.EndAtParticipants:input_type -> penstock.proto.v1.EndAtParticipantsRequest
-	6,  // 10: penstock.proto.v1.TransactionPeerService.FindTransactions:input_type -> penstock.proto.v1.FindTransactionsRequest
-	2,  // 11: penstock.proto.v1.TransactionPeerService.JoinTransactions:output_type -> penstock.proto.v1.JoinTransactionsResponse
-	5,  // 12: penstock.proto.v1.TransactionPeerService.EndAtParticipants:output_type -> penstock.proto.v1.EndAtParticipantsResponse
-	8,  // 13: penstock.proto.v1.TransactionPeerService.FindTransactions:output_type -> penstock.proto.v1.FindTransactionsResponse
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	9,  // 8: penstock.proto.v1.FindTransactionsResponse.ended:type_name -> penstock.proto.v1.TransactionEnding
+	0,  // 9: penstock.proto.v1.TransactionPeerService.JoinTransactions:input_type -> penstock.proto.v1.JoinTransactionsRequest
+	3,  // 10: penstock.proto.v1.TransactionPeerService.EndAtParticipants:input_type -> penstock.proto.v1.EndAtParticipantsRequest
+	6,  // 11: penstock.proto.v1.TransactionPeerService.FindTransactions:input_type -> penstock.proto.v1.FindTransactionsRequest
+	2,  // 12: penstock.proto.v1.TransactionPeerService.JoinTransactions:output_type -> penstock.proto.v1.JoinTransactionsResponse
+	5,  // 13: penstock.proto.v1.TransactionPeerService.EndAtParticipants:output_type -> penstock.proto.v1.EndAtParticipantsResponse
+	8,  // 14: penstock.proto.v1.TransactionPeerService.FindTransactions:output_type -> penstock.proto.v1.FindTransactionsResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_transaction_peer_proto_init() }
@@ -661,7 +739,7 @@ func file_penstock_proto_v1_transaction_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_transaction_peer_proto_rawDesc), len(file_penstock_proto_v1_transaction_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -171,8 +171,8 @@ BROKER_SETTINGS: Final = (
         "transaction.orphan.grace.ms",
         "300000",
         "A transaction that has been open in a partition or a group for "
-        "transaction.max.timeout.ms plus this time, in milliseconds, is aborted there if no "
-        "coordinator knows it.",
+        "transaction.max.timeout.ms plus this time, in milliseconds, is ended there as its "
+        "coordinator remembers, or aborted if no coordinator knows it.",
         minimum=1_000,
         maximum=INT32_MAX,
     ),

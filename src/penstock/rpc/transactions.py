@@ -249,3 +249,22 @@ def names_from_wire(
 ) -> frozenset[tuple[ProducerId, int]]:
     """(producer id, epoch) each."""
     return frozenset((ProducerId(one.producer_id), one.producer_epoch) for one in messages)
+
+
+def endings_to_wire(
+    ended: Mapping[tuple[ProducerId, int], bool],
+) -> list[transaction_peer_pb2.TransactionEnding]:
+    """By (producer id, epoch): True = committed."""
+    return [
+        transaction_peer_pb2.TransactionEnding(
+            producer_id=producer_id, producer_epoch=epoch, commit=commit
+        )
+        for (producer_id, epoch), commit in sorted(ended.items())
+    ]
+
+
+def endings_from_wire(
+    messages: Iterable[transaction_peer_pb2.TransactionEnding],
+) -> dict[tuple[ProducerId, int], bool]:
+    """By (producer id, epoch): True = committed."""
+    return {(ProducerId(one.producer_id), one.producer_epoch): one.commit for one in messages}

@@ -13,6 +13,7 @@ from penstock.proto.v1 import transaction_peer_pb2 as pb
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceServicer
 from penstock.rpc.transactions import (
     end_from_wire,
+    endings_to_wire,
     join_from_wire,
     names_from_wire,
     names_to_wire,
@@ -62,7 +63,9 @@ class TransactionPeerService(TransactionPeerServiceServicer):
             )
         found = await self._here.find(names_from_wire(request.transactions))
         return pb.FindTransactionsResponse(
-            partitions=sorted(found.partitions), known=names_to_wire(found.known)
+            partitions=sorted(found.partitions),
+            known=names_to_wire(found.known),
+            ended=endings_to_wire(found.ended),
         )
 
 

@@ -76,6 +76,7 @@ class Here:
         """What the coordinators here know; the answer omits partitions that cannot tell now."""
         partitions: set[int] = set()
         known: set[Transaction] = set()
+        ended: dict[Transaction, bool] = {}
         for coordinator in self._coordinators.led:
             try:
                 self._coordinators.writable(coordinator, self._refusal())
@@ -85,7 +86,8 @@ class Here:
             assert isinstance(found, Found)
             partitions.add(coordinator.partition)
             known |= found.known
-        return Answer(frozenset(partitions), frozenset(known))
+            ended.update(found.ended)
+        return Answer(frozenset(partitions), frozenset(known), ended)
 
     def open_here(self) -> Iterator[OpenHere]:
         """The open transactions of participants here: partitions led, groups coordinated."""

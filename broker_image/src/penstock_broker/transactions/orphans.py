@@ -1,7 +1,7 @@
-"""Aborts transactions of participants here that no coordinator knows.
+"""Ends transactions of participants here that no coordinator knows, or that have ended elsewhere.
 
     partitions led, groups coordinated here ─▶ Orphans.due ─▶ every broker that coordinates
-        ─▶ orphaned ─▶ End(abort), as if their coordinator had sent it
+        ─▶ endings ─▶ End, as if their coordinator had sent it
 
 Which transactions, and when: `penstock.core.transactions.orphans`. After the answers, the state is
 checked again: if leaders of `__transactions` moved meanwhile, the answers are incomplete; a
@@ -17,7 +17,7 @@ from penstock.core.transactions.orphans import (
     OpenHere,
     Orphans,
     Transaction,
-    orphaned,
+    endings,
 )
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
@@ -78,7 +78,7 @@ class OrphanSweep:
                 _events.defect("cannot look for orphaned transactions", error)
 
     async def sweep(self) -> None:
-        """Checks once, and aborts the orphaned transactions found."""
+        """Checks once, and ends the transactions found."""
         now_open = self._participants.open_here()
         due = self._orphans.due(now_open, self._clock.now_ms())[:FIND_MAX]
         if not due:
@@ -88,9 +88,8 @@ class OrphanSweep:
         if self._coordinators.coordinator_brokers() != before:
             return  # the next sweep asks again
         still_open = set(self._participants.open_here())
-        found = [one for one in orphaned(due, before, answers) if one in still_open]
-        if found:
-            await self._end(found)
+        found = endings(due, before, answers)
+        await self._end({one: commit for one, commit in found.items() if one in still_open})
 
     async def _ask(
         self, transactions: frozenset[Transaction], leaders: Mapping[int, int]
@@ -110,31 +109,30 @@ class OrphanSweep:
                 return {}
         return answers
 
-    async def _end(self, found: Sequence[OpenHere]) -> None:
-        """Aborts all at once: one that cannot store it now does not delay the others."""
-        results = await self._participants.end([_aborted(one) for one in found])
-        for one, error in zip(found, results, strict=True):
+    async def _end(self, found: Mapping[OpenHere, bool]) -> None:
+        """All at once: one that cannot store it now does not delay the others."""
+        results = await self._participants.end([_end(one, found[one]) for one in found])
+        for (one, commit), error in zip(found.items(), results, strict=True):
             who = str(one.participant)
             producer_id, epoch = one.transaction
             if error is not None:
-                _events.info(
-                    "an orphaned transaction is not aborted yet", participant=who, reason=error
-                )
+                _events.info("a lost transaction is not ended yet", participant=who, reason=error)
                 continue
             _events.warning(
-                "aborted a transaction that no coordinator knows",
+                "ended a transaction that was lost",
                 participant=who,
                 producer_id=producer_id,
                 producer_epoch=epoch,
+                commit=commit,
             )
 
 
-def _aborted(one: OpenHere) -> End:
+def _end(one: OpenHere, commit: bool) -> End:
     producer_id, epoch = one.transaction
     return End(
         participant=one.participant,
         producer_id=producer_id,
         producer_epoch=epoch,
-        commit=False,
+        commit=commit,
         transactional_id="",
     )

@@ -20,6 +20,7 @@ from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceSt
 from penstock.rpc.cancelling import being_cancelled
 from penstock.rpc.transactions import (
     end_to_wire,
+    endings_from_wire,
     join_to_wire,
     names_from_wire,
     names_to_wire,
@@ -109,7 +110,11 @@ class RemotePeers:
             return await stub.FindTransactions(request, timeout=FIND_TIMEOUT_S)
 
         answer = await self._call(broker_id, call)
-        return Answer(frozenset(answer.partitions), names_from_wire(answer.known))
+        return Answer(
+            frozenset(answer.partitions),
+            names_from_wire(answer.known),
+            endings_from_wire(answer.ended),
+        )
 
     async def close(self) -> None:
         """Ends all connections."""

@@ -37,7 +37,10 @@ class DescribeRequested:
 
 @dataclass(frozen=True, slots=True)
 class FindRequested:
-    """Which of these (producer id, epoch) this coordinator knows, and will therefore end."""
+    """Which of these (producer id, epoch) this coordinator knows, and will therefore end.
+
+    All have been open in a participant for longer than any may be.
+    """
 
     request_id: int
     transactions: frozenset[tuple[ProducerId, int]]
@@ -92,9 +95,10 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The known transactions."""
+    """The known transactions, and of these the outcome of each that has ended: True = committed."""
 
     known: frozenset[tuple[ProducerId, int]]
+    ended: Mapping[tuple[ProducerId, int], bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from penstock.core.defect import stopped_by
-from penstock.core.transactions import branches, ending, producers, views
+from penstock.core.transactions import branches, ending, lost, producers, views
 from penstock.core.transactions.config import TransactionConfig
 from penstock.core.transactions.contract import (
     NOTHING,
@@ -181,7 +181,7 @@ class TransactionCoordinator:
                 return producers.abort(book, event)
             case FindRequested():
                 book.confirm()
-                return views.find(book, event)
+                return lost.find(book, event)
             case DescribeRequested():
                 return views.describe(book, event)
             case ListRequested():

@@ -1,21 +1,21 @@
 """Orphaned transactions, open in a participant: which ones its leader may end.
 
-    open here, now and then ─▶ Orphans.due ─▶ all coordinators are asked ─▶ orphaned ─▶ aborted
+    open here, now and then ─▶ Orphans.due ─▶ all coordinators are asked ─▶ endings ─▶ ended here
 
 A participant is a partition led here, or a group coordinated here. A coordinator aborts at the
 timeout, so none is open for much longer than the longest timeout. One that is open longer was lost
-by its coordinator, as after an unclean election of `__transactions`, and would block the
-partition's readers, or the group's offsets, for ever (KAFKA-12671, KIP-664). Aborting a transaction
-that a coordinator still knows could contradict a commit (I11). So an incomplete answer has no
-effect: every partition of `__transactions` must have a leader, and the coordinator there must have
-answered.
+by its coordinator, as after an unclean election of `__transactions`, or its marker was lost here,
+as after a power loss of all brokers. It would block the partition's readers, or the group's
+offsets, for ever (KAFKA-12671, KIP-664). Aborting a transaction that a coordinator still knows
+could contradict a commit (I11). So an incomplete answer has no effect: every partition of
+`__transactions` must have a leader, and the coordinator there must have answered.
 
 Age is what this leader has seen itself, on its own clock: times in records are the producers', and
 a new leader starts counting again.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.transactions.records import Participant
 from penstock.core.types import ProducerId
@@ -34,10 +34,14 @@ class OpenHere:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One broker's answer: the partitions whose coordinators answered, and what they know."""
+    """One broker's answer: the partitions whose coordinators answered, and what they know.
+
+    ended: what of it has ended, True = committed; a broker of a former release does not say.
+    """
 
     partitions: frozenset[int]
     known: frozenset[Transaction]
+    ended: Mapping[Transaction, bool] = field(default_factory=dict)
 
 
 class Orphans:
@@ -57,12 +61,13 @@ class Orphans:
         return [one for one, since_ms in self._since_ms.items() if since_ms <= oldest_ms]
 
 
-def orphaned(
+def endings(
     asked: Iterable[OpenHere],
     leaders: Mapping[int, int],
     answers: Mapping[int, Answer],
-) -> list[OpenHere]:
-    """Those that no coordinator knows; [] unless all have answered.
+) -> dict[OpenHere, bool]:
+    """Those to end, and whether they commit: as their coordinator remembers; those that nobody
+    knows abort. {} unless all have answered.
 
     Args:
         asked: What the coordinators were asked about.
@@ -70,10 +75,15 @@ def orphaned(
         answers: By broker id. A coordinator answers for the partitions that its broker leads.
     """
     if not leaders:
-        return []
+        return {}
     for partition, leader in leaders.items():
         answer = answers.get(leader)
         if leader < 0 or answer is None or partition not in answer.partitions:
-            return []
+            return {}
     known = frozenset[Transaction]().union(*(answer.known for answer in answers.values()))
-    return [one for one in asked if one.transaction not in known]
+    ended = {one: commit for answer in answers.values() for one, commit in answer.ended.items()}
+    return {
+        one: ended.get(one.transaction, False)
+        for one in asked
+        if one.transaction in ended or one.transaction not in known
+    }

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from penstock.core.transactions.contract_views import (
     Described,
     DescribeRequested,
-    FindRequested,
-    Found,
     Ledgers,
     Listed,
     ListedTransaction,
@@ -14,7 +12,6 @@ from penstock.core.transactions.contract_views import (
     TransactionState,
 )
 from penstock.core.transactions.state import Book, Branch, Holder
-from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
 
 
@@ -74,26 +71,6 @@ def describe(book: Book, event: DescribeRequested) -> Described:
     holder = book.holder(event.transactional_id)
     branches = {number: branch.record for number, branch in sorted(holder.branches.items())}
     return Described(holder.transactional_id, holder.record, holder.used_ms, branches)
-
-
-def find(book: Book, event: FindRequested) -> Found:
-    """Transactions that may be open or finishing, or that this coordinator must not call unknown:
-    the current epoch, which a producer may use at any time, later ones, and the last one, whose
-    outcome is remembered."""
-    return Found(frozenset(one for one in event.transactions if _knows(book, *one)))
-
-
-def _knows(book: Book, producer_id: ProducerId, epoch: int) -> bool:
-    branch = book.producers.get(producer_id)
-    if branch is None:
-        return False
-    record = branch.record
-    if producer_id == record.producer_id and epoch >= record.epoch:
-        return True
-    endings = {(one.producer_id, one.epoch) for one in record.finishing.values()}
-    if record.last is not None:
-        endings.add((record.last.producer_id, record.last.epoch))
-    return (producer_id, epoch) in endings
 
 
 def ledgers(book: Book) -> Ledgers:

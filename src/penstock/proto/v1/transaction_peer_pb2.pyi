@@ -237,6 +237,7 @@ class FindTransactionsResponse(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Partitions of the internal topic that are led here and whose coordinators have answered. A
@@ -247,16 +248,48 @@ class FindTransactionsResponse(_message.Message):
     def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionName]:
         """Transactions of the request that one of them knows."""
 
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionEnding]:
+        """Those of `known` that have ended, as their coordinator remembers. Not set by brokers of former
+        releases.
+        """
+
     def __init__(
         self,
         *,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         known: _abc.Iterable[Global___TransactionName] | None = ...,
+        ended: _abc.Iterable[Global___TransactionEnding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "known", b"known", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindTransactionsResponse: _TypeAlias = FindTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class TransactionEnding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    commit: _builtins.bool
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        commit: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionEnding: _TypeAlias = TransactionEnding  # noqa: Y015
