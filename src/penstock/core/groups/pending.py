@@ -95,7 +95,12 @@ def joined(book: Book, event: TransactionJoined) -> None:
 
 
 def end(book: Book, event: TransactionEnded) -> EndStored:
-    """The outcome: applied once, returned as often as it is requested. Raises ClusterError."""
+    """The outcome: applied once, returned as often as it is requested. The first one counts.
+
+    Another one later means that a power loss of all brokers took the coordinator's decision, and
+    not what was stored here. It is answered as stored: otherwise it would be sent for ever, and no
+    later transaction could join this group.
+    """
     key = EndedKey(event.group_id, event.producer_id)
     waits = GuardKey(key, event.transactional_id)
     guard = book.guards.get(waits)
@@ -109,12 +114,13 @@ def end(book: Book, event: TransactionEnded) -> EndStored:
     known = book.ended.get(key)
     if known is not None and known.producer_epoch >= event.producer_epoch:
         if known.producer_epoch == event.producer_epoch and known.committed != event.commit:
-            raise ClusterError(
-                f"group {event.group_id!r} was told first that transaction "
-                f"{event.producer_epoch} of producer {event.producer_id} was "
-                f"{_outcome(known.committed)}, and now that it was {_outcome(event.commit)}: "
-                "nothing was changed; this is a defect, please report it",
-                ErrorCode.INVALID_TRANSACTION_STATE,
+            book.decide(
+                "a transaction ended otherwise before: this group keeps what it was told first",
+                group=event.group_id,
+                producer_id=event.producer_id,
+                producer_epoch=event.producer_epoch,
+                kept=_outcome(known.committed),
+                told=_outcome(event.commit),
             )
         return EndStored()
     book.put_ended(key, EndedRecord(event.producer_epoch, event.commit, book.time_ms))

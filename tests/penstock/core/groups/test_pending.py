@@ -193,12 +193,16 @@ def test_an_end_is_recorded_also_for_a_group_that_nobody_knows(desk: Desk) -> No
     assert not desk.ready.records, "a repeat writes nothing"
 
 
-def test_an_end_with_another_outcome_than_before_is_refused(desk: Desk) -> None:
+def test_an_end_with_another_outcome_than_before_changes_nothing_and_is_not_sent_again(
+    desk: Desk,
+) -> None:
     commit(desk, new(0, 5))
     end(desk, commit=True)
-    with pytest.raises(ClusterError) as caught:
-        end(desk, commit=False)
-    assert caught.value.code is ErrorCode.INVALID_TRANSACTION_STATE
+    assert end(desk, commit=False) == c.EndStored()
+    assert not desk.ready.records
+    (decision,) = desk.ready.decisions
+    assert decision.fields["kept"] == "committed"
+    assert decision.fields["told"] == "aborted"
     assert fetch_codes(desk) == {0: 5}
     assert end(desk, commit=True) == c.EndStored()
 
