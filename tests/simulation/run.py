@@ -31,6 +31,7 @@ _EXAMPLES: Final = """examples:
   run.py --drains --seeds 300                      brokers are drained
   run.py --pauses --seeds 300                      processes are paused
   run.py --edits --seeds 300                       metadata is edited by hand
+  run.py --blackouts --seeds 300                   all brokers lose power at once
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -75,6 +76,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--edits", action="store_true", help="the metadata store is edited by hand, as --damage"
     )
+    parser.add_argument(
+        "--blackouts",
+        action="store_true",
+        help="all brokers lose power at once, as --damage; also with groups and transactions",
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -95,7 +101,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
     if how_of(options) and (options.kept or options.planted is not None):
-        names = "--damage, --drains, --pauses and --edits"
+        names = "--damage, --drains, --pauses, --edits and --blackouts"
         parser.error(f"{names} go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
@@ -113,6 +119,8 @@ def how_of(options: argparse.Namespace) -> Options:
         how["pauses"] = True
     if options.edits:
         how["edits"] = True
+    if options.blackouts:
+        how["blackouts"] = True
     return how
 
 

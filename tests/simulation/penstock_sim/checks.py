@@ -40,6 +40,7 @@ from penstock_sim.canon import Canon
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
+from penstock_sim.disk_checks import DiskChecks
 from penstock_sim.journal import JournalCounts
 from penstock_sim.moving_checks import MovingChecks
 from penstock_sim.scheduler import RuleError
@@ -86,6 +87,7 @@ class Checks:
         self._journals = JournalCounts()
         self._journaled = False
         self.moving = MovingChecks(world)
+        self.disk = DiskChecks(world)
 
     def canon(self, key: ReplicaKey) -> Canon:
         known = self.canons.get(key)
@@ -472,7 +474,13 @@ class Checks:
         log_start = broker.disk.store.recover(slot).checkpoint.log_start_offset
         self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
         self.moving.rewound(key)
-        canon.rewind_to(max(canon.disk_end, min(log_start, canon.end)), broker.disk.batches(slot))
+        end, log = max(canon.disk_end, min(log_start, canon.end)), broker.disk.batches(slot)
+        if self.world.compacts and key in self.world.keys:
+            self.disk.check(key, log, log_start, f"{broker.name}, the last replica standing,")
+            # What it has lacks what newer records superseded, and these are in it, too.
+            end = max(end, min(canon.end, broker.disk.log_end(slot)))
+            self.world.compaction_checks.rewound(key)
+        canon.rewind_to(end, log)
         self.world.forgive(key)
 
     # ------------------------------------------------------------ clients
@@ -508,6 +516,7 @@ class Checks:
     def _acknowledged_on_disk(self, batch: Batch, key: ReplicaKey, who: str) -> None:
         self.canon(key).disk_end = max(self.canon(key).disk_end, batch.next_offset)
         if self.world.compacts:
+            self.disk.acknowledged(key, batch)
             return
         holders = set()
         for broker in self.world.brokers.values():

@@ -69,12 +69,13 @@ class CompactionChecks:
         self._decoded: dict[int, tuple[Batch, dict[int, _Record]]] = {}
         self._visible: defaultdict[ReplicaKey, _Visible] = defaultdict(_Visible)
         self._looked: defaultdict[tuple[int, ReplicaKey], _Looked] = defaultdict(_Looked)
+        self._rewound: set[ReplicaKey] = set()
 
     def _known(self, key: ReplicaKey) -> _Visible:
         """What is known of a partition, up to date with all that is committed and stable."""
         known = self._visible[key]
         canon, view = self.world.checks.canon(key), self.world.transaction_checks.view(key)
-        stable = view.stable[canon.end]
+        stable = canon.end if self.world.transactions is None else view.stable[canon.end]
         while known.batches < len(canon.batches):
             batch = canon.batches[known.batches]
             if batch.next_offset > stable:
@@ -97,7 +98,17 @@ class CompactionChecks:
         return known[1]
 
     def _is_void(self, key: ReplicaKey) -> bool:
-        return self.world.transaction_checks.void or key in self.world.checks.lossy
+        if self.world.transactions is not None and self.world.transaction_checks.void:
+            return True
+        return key in self.world.checks.lossy and key not in self._rewound
+
+    def rewound(self, key: ReplicaKey) -> None:
+        """After a loss beyond the promise what one replica still has is what is committed."""
+        self._rewound.add(key)
+        self._visible.pop(key, None)
+        self._looked = defaultdict(
+            _Looked, {place: one for place, one in self._looked.items() if place[1] != key}
+        )
 
     def check(self, key: ReplicaKey, batch: Batch, who: str) -> None:
         """Checks a batch that differs from the one committed there: compaction wrote it."""

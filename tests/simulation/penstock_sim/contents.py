@@ -1,7 +1,7 @@
 """What is in a history: by its seed, or as a test wants it.
 
-A blackout, if there is one, keeps groups and transactions out: only what was acknowledged with
-sync=DISK outlasts it.
+A blackout keeps groups and transactions out, unless the test wants blackouts: only what was
+acknowledged with sync=DISK outlasts it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ PIPES_IN: Final = (3, 18)
 offsets behind them, in transactions; a bank writes what they read."""
 RINGS_IN: Final = (27, 90)
 """A quarter of those, by the remainder of 96: the second pipe writes where the first reads."""
+DARK_COMPACTION_IN: Final = (1, 2, 3, 5, 7, 9, 10, 11)
+"""Where a test wants blackouts, instead of those above, by their remainder of 12: all without
+groups and transactions, half of those with transactions."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
 OPERATOR_EVERY: Final = 5
@@ -59,6 +62,7 @@ class Options(TypedDict, total=False):
     same, of two operators of Kubernetes. `drains`: the same, of brokers, while replicas move.
     `pauses`: the same, of brokers' and controllers' processes. `edits`: the same, of documents in
     the metadata store, by hand; then nothing else happens to controllers, and no replica moves.
+    `blackouts`: all brokers lose power at once in every history, whatever is in it.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -84,6 +88,7 @@ class Options(TypedDict, total=False):
     drains: bool | None
     pauses: bool | None
     edits: bool | None
+    blackouts: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +118,16 @@ def contents_of(seed: int, options: Options) -> Contents:
     def choose(wanted: bool | None, by_seed: bool) -> bool:
         return by_seed if wanted is None else wanted
 
+    dark = bool(options.get("blackouts"))
+    compaction = seed % 12 in DARK_COMPACTION_IN if dark else seed % 36 in COMPACTION_IN
+
     return Contents(
         groups=choose(options.get("groups"), seed % GROUPS_EVERY == 0),
         journal=choose(options.get("journal"), seed % JOURNAL_EVERY == 1),
         transactions=choose(options.get("transactions"), seed % 6 in TRANSACTIONS_IN),
         spark=choose(options.get("spark"), seed % 18 in SPARK_IN),
         deletion=choose(options.get("deletion"), seed % 36 in DELETION_IN),
-        compaction=choose(options.get("compaction"), seed % 36 in COMPACTION_IN),
+        compaction=choose(options.get("compaction"), compaction),
         pipe=choose(options.get("pipe"), not alone and seed % 24 in PIPES_IN),
         bank=choose(options.get("bank"), not alone and seed % 36 in BANK_IN),
         ring=choose(options.get("ring"), not alone and seed % 96 in RINGS_IN),

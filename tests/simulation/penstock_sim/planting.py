@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
+from penstock_sim.planted_blackouts import BLACKOUT_BUGS
 from penstock_sim.planted_compaction import COMPACTION_BUGS, COPY_BUGS
 from penstock_sim.planted_controllers import (
     CONTROLLER_BUGS,
@@ -263,4 +264,8 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         _COMPACTING,
     ),
     *_all_faults("compaction", COPY_BUGS, 500, {**_COMPACTING, "moves": True}, ("I29",)),
+    *(
+        PlantedBug("blackouts", name, plant, 500, {"blackouts": True, **options}, found_by)
+        for name, (plant, options, found_by) in BLACKOUT_BUGS.items()
+    ),
 )

@@ -304,7 +304,7 @@ class TransactionChecks:
     def unsettled(self) -> str:
         """Why a transaction has not ended everywhere; "" = all have."""
         for key in self.world.data_keys:
-            if self.view(key).open:
+            if self.view(key).open and not self.void:
                 return f"{key} has open transactions: {self.view(key).open}"
             for broker in self.world.members(key):
                 replica = broker.replicas.get(key)

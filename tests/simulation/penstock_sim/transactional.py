@@ -324,8 +324,6 @@ class SimTransactions:
         """Why transactions are not finished yet; "" = nothing is open, all participants are
         notified."""
         world = self.world
-        if world.transaction_checks.void:
-            return ""
         if world.spark is not None and world.spark.unsettled():
             return world.spark.unsettled()
         waiting = [one.name for one in self.transactors if not one.idle]

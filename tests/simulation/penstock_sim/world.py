@@ -135,6 +135,10 @@ class World:
         chance = self.scheduler.random
         self.chaos_ms = chance.choice((600, 1200, LONGEST_MS))
         self.blackout = chance.random() < 0.06
+        self.wants_blackout = bool(options.get("blackouts"))
+        self.keeps_to_disk = self.blackout and not self.wants_blackout
+        """Only what was acknowledged with sync=DISK is in it: no group, no transaction."""
+        self.blackout = self.blackout or self.wants_blackout
         self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
@@ -168,7 +172,7 @@ class World:
         if self.contents.hibernation:
             self.hibernation = Hibernation(self)
             self.chaos_ms = 2 * LONGEST_MS  # a sleep takes long
-            self.blackout = False
+            self.blackout = self.keeps_to_disk = False
         self.groups: SimGroups | None = None
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
@@ -189,13 +193,14 @@ class World:
 
     def _set_up(self) -> None:
         contents = self.contents
-        if (contents.pipe or contents.ring) and not self.blackout:
+        if (contents.pipe or contents.ring) and not self.keeps_to_disk:
             self._set_up_pipe(ring=contents.ring)
-        elif contents.bank and not self.blackout:
+        elif contents.bank and not self.keeps_to_disk:
             self._set_up_bank()
         else:
             self._set_up_others()
-            self.compacts = contents.compaction and self.transactions is not None
+            may = self.transactions is not None or (self.wants_blackout and self.groups is None)
+            self.compacts = contents.compaction and may
 
     def _set_up_pipe(self, *, ring: bool) -> None:
         chance = self.scheduler.random
@@ -222,10 +227,10 @@ class World:
 
     def _set_up_others(self) -> None:
         chance, contents = self.scheduler.random, self.contents
-        if contents.groups and not self.blackout:
+        if contents.groups and not self.keeps_to_disk:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
             self.groups = SimGroups(self, TOPIC)
-        if contents.transactions and self.groups is None and not self.blackout:
+        if contents.transactions and self.groups is None and not self.keeps_to_disk:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((2, 2, 3)))]
             self.transactions = SimTransactions(self, transactors=1 if contents.spark else None)
             if contents.spark:
@@ -502,6 +507,16 @@ class World:
                 replica = broker.replicas[key]
                 if replica.machine.error is None:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
+                    self._check_disk(broker, key)
+
+    def _check_disk(self, broker: SimBroker, key: ReplicaKey) -> None:
+        if self.compacts and key in self.keys:
+            replica = broker.replicas[key]
+            log, log_start = (
+                broker.disk.batches(replica.slot),
+                replica.machine.marks.log_start_offset,
+            )
+            self.checks.disk.check(key, log, log_start, f"{broker.name} at the end")
 
     def _check_produced(self) -> None:
         for producer in self.producers:

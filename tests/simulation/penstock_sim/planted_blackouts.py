@@ -1,0 +1,79 @@
+"""Bugs that only a power loss of all brokers shows, planted on purpose as in `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.core.groups import pending
+from penstock.core.groups.records import EndedKey
+from penstock.core.replication.follower import Follower
+from penstock.core.transactions import lost
+from penstock.core.transactions.orphans import endings
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.transactions import orphans
+
+
+def leave_open_what_has_ended_elsewhere(patch: Any) -> None:
+    """A leader that lost a marker does nothing, because a coordinator knows the transaction."""
+
+    def known(asked: Any, leaders: Any, answers: Any) -> Any:
+        return endings(
+            asked, leaders, {broker: replace(one, ended={}) for broker, one in answers.items()}
+        )
+
+    patch.setattr(orphans, "endings", known)
+
+
+def leave_open_what_was_not_recorded(patch: Any) -> None:
+    """A coordinator that lost the record of a transaction waits for its producer."""
+    patch.setattr(lost, "_abort", lambda _book, _branch, _epoch: None)
+
+
+def refuse_another_outcome_than_the_first(patch: Any) -> None:
+    """A group that has stored an outcome refuses another one, each time it is sent."""
+    end = pending.end
+
+    def strict(book: Any, event: Any) -> Any:
+        known = book.ended.get(EndedKey(event.group_id, event.producer_id))
+        if (
+            known is not None
+            and known.producer_epoch == event.producer_epoch
+            and known.committed != event.commit
+        ):
+            raise ClusterError("told otherwise", ErrorCode.INVALID_TRANSACTION_STATE)
+        return end(book, event)
+
+    patch.setattr(pending, "end", strict)
+
+
+def truncate_what_superseded(patch: Any) -> None:
+    """A replica of a compacted log truncates it, and lacks what the cut records superseded."""
+    patch.setattr(Follower, "_lacks_superseded", lambda _self, _target: False)
+
+
+_TRANSACTIONS: Final = {"transactions": True, "groups": False, "moves": False}
+BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
+    leave_open_what_has_ended_elsewhere.__name__: (
+        leave_open_what_has_ended_elsewhere,
+        _TRANSACTIONS,
+        ("I24",),
+    ),
+    leave_open_what_was_not_recorded.__name__: (
+        leave_open_what_was_not_recorded,
+        _TRANSACTIONS,
+        ("I24",),
+    ),
+    refuse_another_outcome_than_the_first.__name__: (
+        refuse_another_outcome_than_the_first,
+        {"pipe": True, "moves": False},
+        ("I24",),
+    ),
+    truncate_what_superseded.__name__: (
+        truncate_what_superseded,
+        {"transactions": False, "groups": False, "compaction": True},
+        ("I3", "I4", "I7", "I20"),
+    ),
+}
+"""How each is planted, in which histories, and what may find it."""
