@@ -204,6 +204,35 @@ def test_where_markers_may_be_gone_is_never_taken_back_by_a_pass(log: Harness) -
         log.reopen()
 
 
+def test_markers_past_the_log_end_are_taken_back_by_whoever_copies_them_no_more(
+    log: Harness,
+) -> None:
+    """Elected uncleanly, or in the next epoch: a pass that was planned before knows no better."""
+    log.write(batches=[batch(n, time_ms=n) for n in range(10)], swept_end=Offset(40))
+    log.write(batches=[batch(10)], swept_end=Offset(10))
+    for _ in range(2):
+        assert log.store.recover(log.slot).swept_end == 10
+        log.reopen()
+    log.write(swept_end=Offset(4))
+    assert log.store.recover(log.slot).swept_end == 10, "of what is there, nothing is taken back"
+
+
+@pytest.mark.parametrize("to", [0, 6])
+def test_markers_past_what_a_truncation_leaves_are_taken_back(log: Harness, to: int) -> None:
+    log.write(batches=[batch(n) for n in range(10)], swept_end=Offset(40))
+    log.write(truncate_to=Offset(to))
+    for _ in range(2):
+        assert log.store.recover(log.slot).swept_end == to
+        log.reopen()
+
+
+def test_an_empty_log_that_begins_anew_lacks_no_markers(log: Harness) -> None:
+    start = Checkpoint(LeaderEpoch(1), Offset(5), Offset(5), ())
+    log.write(checkpoint=start, swept_end=Offset(40))
+    log.write(truncate_to=Offset(5), checkpoint=replace(start, log_start_offset=Offset(9)))
+    assert log.store.recover(log.slot).swept_end == 5
+
+
 def test_what_a_snapshot_has_open_has_ended_if_its_marker_was_swept(log: Harness) -> None:
     """The snapshot is older than the marker, and the marker is in the log no more."""
     first, second = (

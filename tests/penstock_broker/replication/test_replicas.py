@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from support.wire import make_batch
 
 from penstock.client.cluster.wire import logs_from_wire
 from penstock.client.model import OrphanedLog
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchFlags
 from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
@@ -25,7 +26,9 @@ from penstock.core.replication.contract_follower import (
     EpochAnswered,
     SendFollowStart,
 )
+from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
     BrokerId,
     LeaderEpoch,
     Offset,
@@ -52,7 +55,7 @@ from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
 
 KEY = ReplicaKey(TopicId("id"), 0)
-LEADER = BrokerId(1)
+ME, LEADER = BrokerId(0), BrokerId(1)
 
 
 def batch(base: int, count: int, *, epoch: int = 1, producer: int = -1) -> Batch:
@@ -200,6 +203,36 @@ async def test_a_log_that_copies_from_a_swept_one_keeps_where_markers_may_be_mis
         replicas.handle(replica, answered(end=0, log_start=0, swept_end=20))
         await wait_until_async(lambda: store.recover(slot).swept_end == 20, what="it is stored")
         assert replica.machine._log.swept_end == 20
+    store.close()
+
+
+async def test_a_transaction_of_who_leads_before_it_has_copied_what_was_swept_stays_open(
+    tmp_path: Path,
+) -> None:
+    """Elected uncleanly. After a restart it must not take that one's marker for a swept one."""
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=0, log_start=0, swept_end=20))
+        await wait_until_async(lambda: store.recover(slot).swept_end == 20, what="it is stored")
+        elected = PartitionState(
+            leader=ME, leader_epoch=LeaderEpoch(4), isr=(ME,), replicas=(ME, LEADER), version=4
+        )
+        replicas.handle(replica, Assigned(elected, ReplicaConfig(1)))
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 4, what="it leads"
+        )
+    plain = batch(0, 25, producer=TRANSACTIONAL_PRODUCER_BIT + 7)
+    sent = replace(plain, header=replace(plain.header, flags=BatchFlags.TRANSACTIONAL))
+    known = ProducerTable()
+    known.apply(sent.header)
+    store.write([PartitionWrite(slot, [sent], producers=known.snapshot())], sync=False)
+    (entry,) = store.recover(slot).producers
+    assert entry.open_offset == 0
     store.close()
 
 

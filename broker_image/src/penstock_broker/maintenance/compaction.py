@@ -68,8 +68,9 @@ class Pass:
         `chunk_bytes`: how much is read and rewritten in one step, at least one batch."""
         self.plan = plan
         self.keys = keys
-        self.cleaned = facts.cleaned
-        """The stored state of compaction."""
+        self.cleaned = replace(facts.cleaned, markers_end=Offset(0))
+        """What was stored of compaction, without markers that others have removed: it may have been
+        found since that they are there."""
         self._store = store
         self._slot = slot
         self._start = facts.start
@@ -343,7 +344,8 @@ class Compaction:
         """
         swept = job.cleaned.before_markers_go(job.plan)
         if swept != job.cleaned:
-            if not await self._replicas.rewrite(replica, None, swept, truncations):
+            told = await self._replicas.rewrite(replica, None, swept, truncations)
+            if not told or replica.truncations != truncations:
                 return False
             job.cleaned = swept
         # Also if the store knew: who was elected while it copied says less than what is stored.

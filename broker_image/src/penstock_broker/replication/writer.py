@@ -164,7 +164,7 @@ class LogWriter:
         pending = self._for(owner)
         pending.batches.extend(batches)
         pending.aborted.extend(aborted)
-        pending.swept_end = swept_end or pending.swept_end
+        pending.swept_end = pending.swept_end if swept_end is None else swept_end
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)

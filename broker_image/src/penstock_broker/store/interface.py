@@ -57,8 +57,9 @@ class PartitionWrite:
     `producers` is a snapshot of producer state as of the log end after this write.
     `aborted`: transactions that ABORT markers in `batches` ended; `LogStore.aborted` returns them
     until the log start is past the marker, or a finished pass (`cleaned`) ended past it.
-    `swept_end`: markers below it may be missing (`Cleaned.markers_end`). Only a truncation lowers
-    it: `cleaned` does not change it if it is larger.
+    `swept_end`: markers below it may be missing (`Cleaned.markers_end`); past it none is missing of
+    what is appended from now on. Beside that only a truncation lowers what is known: `cleaned` and
+    a smaller `swept_end` do not.
     `rewrites` come last; those that begin before the log start, which may have moved, are dropped.
     `mended`: the bytes of stored batches once more, in place of damaged ones. One whose header is
     not the index's at its base offset is dropped: the log has changed since.

@@ -49,6 +49,7 @@ class _Log:
     def apply(self, write: PartitionWrite) -> None:
         if write.truncate_to is not None:
             self._truncate(write.truncate_to, state.log_start_after(self.checkpoint, write))
+        log_end = self.log_end_offset
         for batch in write.batches:
             assert not self.batches or batch.base_offset >= self.log_end_offset
             self.batches.append(batch)
@@ -66,8 +67,7 @@ class _Log:
                 self._rewrite(rewrite)
         self._mend(write.mended)
         self._empty(write.lost)
-        swept_end = max(self.cleaned.markers_end, write.swept_end or Offset(0))
-        self.cleaned = (write.cleaned or self.cleaned).without_markers(swept_end)
+        self.cleaned = state.cleaned_after(self.cleaned, write, log_end)
         if write.cleaned is not None:
             end = write.cleaned.end_offset
             self.aborted = [one for one in self.aborted if one.marker_offset >= end]
@@ -102,6 +102,7 @@ class _Log:
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         if self.log_end_offset <= to:
+            self.cleaned = self.cleaned.cut(to)
             return
         if to <= log_start and self.batches:
             to = min(to, self.batches[0].base_offset)

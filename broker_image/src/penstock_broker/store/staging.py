@@ -43,12 +43,14 @@ class StagedSlot:
         self._snapshots: list[Offset] | None = None
         self._new_snapshots: dict[Offset, Sequence[ProducerEntry]] = {}
         self._new_aborted: list[Offset] = []
+        self._known_cleaned: Cleaned | None = None
         self.removes = False
         """True if something was deleted, so that `reclaim` has something to do."""
 
     def apply(self, write: PartitionWrite) -> None:
         if write.truncate_to is not None:
             self._truncate(write.truncate_to, state.log_start_after(self.tail.checkpoint, write))
+        log_end = self.tail.log_end_offset
         for batch in write.batches:
             self._append(batch)
         for aborted in write.aborted:
@@ -63,22 +65,30 @@ class StagedSlot:
             if self.tail.first is not None and self.tail.first.base_offset <= rewrite.start:
                 self._rewrite(rewrite)
         self._repair(write)
-        self._put_cleaned(write.cleaned, write.swept_end)
+        self._note_cleaned(write, log_end)
 
-    def _put_cleaned(self, done: Cleaned | None, swept_end: Offset | None) -> None:
-        """Markers that may be missing stay recorded as such, even if the pass did not know of
-        them."""
-        if done is None and swept_end is None:
-            return
-        known = self._database.cleaned(self._slot)
-        cleaned = (done or known).without_markers(max(known.markers_end, swept_end or Offset(0)))
-        self._operations.put_state(layout.cleaned_key(self._slot), state.encode_cleaned(cleaned))
-        if done is not None:
-            self._drop_aborted(Offset(0), done.end_offset)
+    def _note_cleaned(self, write: PartitionWrite, log_end: Offset) -> None:
+        if write.cleaned is not None or write.swept_end is not None:
+            self._put_cleaned(state.cleaned_after(self._cleaned(), write, log_end))
+        if write.cleaned is not None:
+            self._drop_aborted(Offset(0), write.cleaned.end_offset)
+
+    def _cleaned(self) -> Cleaned:
+        if self._known_cleaned is None:
+            self._known_cleaned = self._database.cleaned(self._slot)
+        return self._known_cleaned
+
+    def _put_cleaned(self, cleaned: Cleaned) -> None:
+        if cleaned != self._cleaned():
+            self._known_cleaned = cleaned
+            self._operations.put_state(
+                layout.cleaned_key(self._slot), state.encode_cleaned(cleaned)
+            )
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail
         if tail.log_end_offset <= to:
+            self._put_cleaned(self._cleaned().cut(to))
             return
         if to <= log_start and tail.first is not None:
             # Nothing of the log is left, not even the batch that contains its start.
@@ -100,11 +110,7 @@ class StagedSlot:
         self._set_checkpoint(state.truncated(tail.checkpoint, to))
         for as_of in [offset for offset in self._known_snapshots() if offset > to]:
             self._drop_snapshot(as_of)
-        cleaned = self._database.cleaned(self._slot)
-        if cleaned.end_offset > to:
-            self._operations.put_state(
-                layout.cleaned_key(self._slot), state.encode_cleaned(cleaned.cut(to))
-            )
+        self._put_cleaned(self._cleaned().cut(to))
 
     def _last_before(self, to: Offset, first: IndexEntry) -> IndexEntry | None:
         if self._pending:

@@ -150,6 +150,19 @@ def decode_cleaned(stored: bytes | None) -> Cleaned:
     )
 
 
+def cleaned_after(known: Cleaned, write: PartitionWrite, log_end: Offset) -> Cleaned:
+    """What is known of compaction after `write`; without its batches, the log ends at `log_end`.
+
+    Markers that may be missing stay recorded as such, even if the pass did not know of them.
+    """
+    missing, own = known.markers_end, Offset(0)
+    if write.swept_end is not None:
+        missing = max(min(missing, log_end), write.swept_end)
+    if write.cleaned is not None:
+        known, own = write.cleaned, write.cleaned.markers_end
+    return replace(known, markers_end=max(missing, own))
+
+
 def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
     """What remains valid of a checkpoint when the log ends at `to`, and no newer one was written.
 

@@ -37,7 +37,8 @@ class Cleaned:
     swept_end: null values below it were examined when they were due.
     tombstones: null values and markers below the last point that the last pass kept.
     markers_end: markers of transactions below it may be missing. Stored before the first of them is
-        removed, or before this log copies from one in which they may be missing.
+        removed, or before this log copies from one in which they may be missing. Of a pass: those
+        that it removes itself; the store adds what it knows (`PartitionWrite.swept_end`).
     """
 
     points: tuple[CleanPoint, ...] = ()
@@ -52,8 +53,6 @@ class Cleaned:
 
     def cut(self, to: Offset) -> "Cleaned":
         """What remains valid when the log is truncated to `to`."""
-        if self.end_offset <= to:
-            return self
         kept = tuple(point for point in self.points if point.end_offset <= to)
         swept_end, markers_end = min(self.swept_end, to), min(self.markers_end, to)
         return replace(self, points=kept, swept_end=swept_end, markers_end=markers_end)

@@ -298,8 +298,8 @@ class Ready:
     set when it must be stored with this write; the current one is always
     `ReplicaMachine.checkpoint`.
     `aborted` are the transactions whose ABORT markers are in `append`: they go into the same write.
-    `swept_end`: what is copied next may lack markers below it; it is stored with this write, for
-    `RecoveredLog`, like that of `MarkersSwept`.
+    `swept_end`: what is copied next may lack markers below it, and no others. It is stored with
+    this write, for `RecoveredLog`, in place of what was known past the log's end.
     `persist_sync` requests an fsync. `high_watermark` is set when consumers may see more, and
     `stable_offset`, the last stable offset, when readers of committed records may.
     `role_changed`: leader, follower or offline has changed; fetches waiting on this replica must be

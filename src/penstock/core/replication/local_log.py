@@ -132,9 +132,6 @@ class LocalLog:
         """A leader's first act: its epoch starts at the end of its log, which is at rest."""
         assert self.is_still, "an epoch begins on a still log"
         self._unpromised = None
-        # Elected uncleanly while it copied, it lacks the rest of what was swept, and others follow
-        # it: markers from here on are all there, and a member of the ISR need not begin again.
-        self.swept_end = min(self.swept_end, self.log_end)
         self.epochs = self.epochs.begun(epoch, self.log_end)
 
     def checkpointed(self, now_ms: int) -> int:

@@ -138,6 +138,10 @@ class Roles:
         former_epoch = self._log.leader_epoch
         newer = state.leader_epoch > former_epoch
         self._log.leader_epoch = state.leader_epoch
+        if newer:
+            # Who was to copy more of a swept log copies another now, or leads: markers from here on
+            # are all there, and a member of its ISR need not begin again.
+            self._log.swept_end = min(self._log.swept_end, self._log.log_end)
         if not self._is_member(state) or state.leader == NO_LEADER:
             pass
         elif state.leader == self._local:
@@ -207,8 +211,12 @@ class Roles:
 
     def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
         """Makes a new epoch durable, so that it never falls (I1)."""
+        self._store_epoch(self._log.checkpointed(now_ms), out)
+
+    def _store_epoch(self, persist_id: int, out: Outbox) -> None:
         self._checkpoint_due_ms = None
-        out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
+        out.store(persist_id, self._log.checkpoint(), sync=True)
+        out.swept_end = self._log.swept_end
 
     def write_failed(self, now_ms: int) -> None:
         """A write failed, perhaps the one with this epoch: it is due again."""
@@ -219,8 +227,7 @@ class Roles:
         if self._checkpoint_due_ms is not None:
             # The write with this epoch failed. No batch of it may be on disk without it: after a
             # restart, the batch would be taken for one of the epoch before (KIP-279).
-            self._checkpoint_due_ms = None
-            out.store(out.persist_id, self._log.checkpoint(), sync=True)
+            self._store_epoch(out.persist_id, out)
 
     def retry_checkpoint(self, out: Outbox, now_ms: int) -> None:
         """Writes the epoch again, if that is due."""

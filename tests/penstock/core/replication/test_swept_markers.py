@@ -215,3 +215,19 @@ def test_who_leads_before_it_has_copied_what_was_swept_tells_no_more_than_it_has
     driver.written(synced=True)
     driver.do(lc.EpochQueried(TWO, LeaderEpoch(3), LeaderEpoch(2)))
     assert swept_ends(driver.ready) == [9]
+
+
+@pytest.mark.parametrize("leader", [1, 2], ids=["it leads", "it follows another"])
+def test_who_was_to_copy_more_of_a_swept_log_says_so_no_more_in_the_next_epoch(
+    drive: Drive, leader: int
+) -> None:
+    """From the next one it copies all of the markers."""
+    driver = away(drive)
+    assert driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30).swept_end == 30
+    driver.written(synced=True)
+    ready = driver.assign(leader, epoch=3, version=3)
+    assert (ready.persist_id > 0, ready.swept_end) == (True, 10)
+    driver.do(c.PersistFailed(ready.persist_id, ClusterError("full", ErrorCode.DISK_FULL)))
+    driver.now_ms += 1_000
+    ready = driver.do(c.Tick())
+    assert (ready.persist_id > 0, ready.swept_end) == (True, 10), "stored again"
