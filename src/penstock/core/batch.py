@@ -113,6 +113,11 @@ class BatchHeader:
         return bool(_has(self.flags, BatchFlags.CONTROL))
 
     @property
+    def is_compacted(self) -> bool:
+        """Compaction may have removed records of it."""
+        return bool(_has(self.flags, BatchFlags.COMPACTED))
+
+    @property
     def is_marker(self) -> bool:
         """Ends the transaction of its producer id and epoch; `commits` says how."""
         return bool(_has(self.flags, _OUTCOMES))

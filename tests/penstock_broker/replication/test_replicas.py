@@ -206,6 +206,25 @@ async def test_a_log_that_copies_from_a_swept_one_keeps_where_markers_may_be_mis
     store.close()
 
 
+async def test_a_log_keeps_how_far_what_it_copies_was_superseded(tmp_path: Path) -> None:
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=0, log_start=0))
+        log = replica.machine._log
+        await wait_until_async(lambda: log.is_promised and log.is_still, what="it follows")
+        whole = batch(0, 2)
+        part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
+        replicas.handle(replica, received(part, batch(2, 1), high_watermark=30, log_start=0))
+        await wait_until_async(lambda: replica.marks.high_watermark == 3, what="it is written")
+        assert store.recover(slot).compacted_end == 30
+    store.close()
+
+
 async def test_a_transaction_of_who_leads_before_it_has_copied_what_was_swept_stays_open(
     tmp_path: Path,
 ) -> None:

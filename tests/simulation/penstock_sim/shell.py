@@ -141,11 +141,8 @@ class WatchedReplicas(ReplicaSet):
             self.broker.world.scheduler.fail(error)
 
     def config_of(self, topic: Topic) -> rc.ReplicaConfig:
-        world, minimum = self.broker.world, topic.config.min_insync_replicas
-        compacts = world.compacts and topic.topic_id == world.keys[0].topic_id
-        return rc.ReplicaConfig(
-            minimum, LAG_MAX_MS * RATE, max_pending_produces=50, compacts=compacts
-        )
+        minimum = topic.config.min_insync_replicas
+        return rc.ReplicaConfig(minimum, LAG_MAX_MS * RATE, max_pending_produces=50)
 
 
 class WatchedView(ClusterView):

@@ -181,6 +181,7 @@ class ReplicaSet:
             sync=ready.persist_sync,
             aborted=ready.aborted,
             swept_end=ready.swept_end,
+            compacted_end=ready.compacted_end,
             bulk=not live,
         )
 
@@ -415,7 +416,6 @@ class ReplicaSet:
         limits."""
         return ReplicaConfig(
             min_insync_replicas=topic.config.min_insync_replicas,
-            compacts=topic.config.cleanup_policy.compacts,
         )
 
     def remove(self, replica: Replica, error: ClusterError, *, keeps_log: bool = True) -> None:

@@ -67,6 +67,7 @@ class Pending:
     rewrites: list[Rewrite] = field(default_factory=list)
     cleaned: Cleaned | None = None
     swept_end: Offset | None = None
+    compacted_end: Offset | None = None
     rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def write(self) -> PartitionWrite | None:
@@ -88,6 +89,7 @@ class Pending:
             rewrites=tuple(self.rewrites),
             cleaned=self.cleaned,
             swept_end=self.swept_end,
+            compacted_end=self.compacted_end,
         )
         if self.batches or write != PartitionWrite(self.owner.slot, batches=[]):
             return write

@@ -154,17 +154,19 @@ class LogWriter:
         sync: bool,
         aborted: Sequence[AbortedTransaction] = (),
         swept_end: Offset | None = None,
+        compacted_end: Offset | None = None,
         bulk: bool = False,
     ) -> None:
         """Adds to the next tick; then calls `persisted` or `persist_failed` of `owner`.
 
-        `aborted`: transactions aborted by markers in `batches`. `swept_end`: as in
+        `aborted`: transactions aborted by markers in `batches`. `swept_end`, `compacted_end`: as in
         `PartitionWrite`. `bulk`: nobody waits for it, so it takes a small part of a tick.
         """
         pending = self._for(owner)
         pending.batches.extend(batches)
         pending.aborted.extend(aborted)
         pending.swept_end = pending.swept_end if swept_end is None else swept_end
+        pending.compacted_end = compacted_end or pending.compacted_end or compacted_end
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)

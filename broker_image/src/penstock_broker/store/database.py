@@ -34,11 +34,15 @@ _Key = str | int | float | bytes | bool  # rocksdict's invariant list wants all 
 
 @value(frozen=True, slots=True)
 class Tail:
-    """A summary of what is stored of a slot; both entries are None when there is no batch."""
+    """A summary of what is stored of a slot; both entries are None when there is no batch.
+
+    `compacted_end`: see `RecoveredLog`.
+    """
 
     first: IndexEntry | None
     last: IndexEntry | None
     checkpoint: Checkpoint
+    compacted_end: Offset
 
     @property
     def log_end_offset(self) -> Offset:
@@ -152,11 +156,13 @@ class Database:
         assert not cursor.valid(), "the bound ends the iteration before any value"
 
     def tail(self, slot: Slot) -> Tail:
-        """Reads the tail from disk: three look-ups."""
+        """Reads the tail from disk: four look-ups."""
         stored = self.state.get(layout.checkpoint_key(slot))
         checkpoint = state.EMPTY_CHECKPOINT if stored is None else state.decode_checkpoint(stored)
         last = self.index.last(slot)
-        return Tail(self.index.first(slot) if last else None, last, checkpoint)
+        compacted = self.state.get(layout.compacted_key(slot))
+        compacted_end = Offset(0 if compacted is None else layout.unpack_u64(compacted))
+        return Tail(self.index.first(slot) if last else None, last, checkpoint, compacted_end)
 
     def cleaned(self, slot: Slot) -> Cleaned:
         return state.decode_cleaned(self.state.get(layout.cleaned_key(slot)))

@@ -60,6 +60,8 @@ class PartitionWrite:
     `swept_end`: markers below it may be missing (`Cleaned.markers_end`); past it none is missing of
     what is appended from now on. Beside that only a truncation lowers what is known: `cleaned` and
     a smaller `swept_end` do not.
+    `compacted_end`: see `RecoveredLog`. Only 0 lowers it, to the log's end without `batches`, and a
+    truncation that empties the log. It is at least the end of each of `rewrites`.
     `rewrites` come last; those that begin before the log start, which may have moved, are dropped.
     `mended`: the bytes of stored batches once more, in place of damaged ones. One whose header is
     not the index's at its base offset is dropped: the log has changed since.
@@ -78,6 +80,7 @@ class PartitionWrite:
     cleaned: Cleaned | None = None
     aborted: Sequence[AbortedTransaction] = ()
     swept_end: Offset | None = None
+    compacted_end: Offset | None = None
     mended: Sequence[Batch] = ()
     lost: Sequence[BatchHeader] = ()
 

@@ -10,6 +10,7 @@ One RocksDB database, two column families, all integers big-endian so that bytes
         'a' │ slot u32 │ marker offset u64          → aborted transaction   (state.py)
         'c' │ slot u32                              → checkpoint            (state.py)
         'i' │ slot u32 │ base offset u64            → index entry           (below)
+        'h' │ slot u32                              → compacted end u64; absent: 0
         'k' │ slot u32                              → compaction's progress (state.py)
         'p' │ slot u32 │ as-of offset u64           → producer snapshot     (state.py)
         'r' │ topic id UTF-8 │ '/' │ partition u32  → slot u32
@@ -53,9 +54,11 @@ _BATCH_KEY: Final = Struct(">IQ")
 _SLOT_KEY: Final = Struct(">cI")
 _OFFSET_KEY: Final = Struct(">cIQ")
 _U32: Final = Struct(">I")
+_U64: Final = Struct(">Q")
 _ENTRY: Final = Struct(">qIqI")
 _SPACE_ABORTED: Final = b"a"
 _SPACE_CHECKPOINT: Final = b"c"
+_SPACE_COMPACTED: Final = b"h"
 _SPACE_INDEX: Final = b"i"
 _SPACE_CLEANED: Final = b"k"
 _SPACE_PRODUCERS: Final = b"p"
@@ -79,6 +82,10 @@ def checkpoint_key(slot: Slot) -> bytes:
 
 def cleaned_key(slot: Slot) -> bytes:
     return _SLOT_KEY.pack(_SPACE_CLEANED, slot)
+
+
+def compacted_key(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_COMPACTED, slot)
 
 
 def index_key(slot: Slot, base_offset: int) -> bytes:
@@ -112,6 +119,14 @@ def replica_of(key: bytes) -> ReplicaKey:
 
 def pack_u32(value: int) -> bytes:
     return _U32.pack(value)
+
+
+def pack_u64(value: int) -> bytes:
+    return _U64.pack(value)
+
+
+def unpack_u64(stored: bytes) -> int:
+    return int(_U64.unpack(stored)[0])
 
 
 def unpack_u32(stored: bytes) -> int:

@@ -30,6 +30,7 @@ class _Log:
     checkpoint: Checkpoint = state.EMPTY_CHECKPOINT
     snapshots: dict[Offset, tuple[ProducerEntry, ...]] = field(default_factory=dict)
     cleaned: Cleaned = field(default_factory=Cleaned)
+    compacted_end: Offset = Offset(0)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def copy(self) -> "_Log":
@@ -38,6 +39,7 @@ class _Log:
             checkpoint=self.checkpoint,
             snapshots=dict(self.snapshots),
             cleaned=self.cleaned,
+            compacted_end=self.compacted_end,
             aborted=list(self.aborted),
         )
 
@@ -68,6 +70,7 @@ class _Log:
         self._mend(write.mended)
         self._empty(write.lost)
         self.cleaned = state.cleaned_after(self.cleaned, write, log_end)
+        self.compacted_end = state.compacted_end_after(self.compacted_end, write, log_end)
         if write.cleaned is not None:
             end = write.cleaned.end_offset
             self.aborted = [one for one in self.aborted if one.marker_offset >= end]
@@ -103,6 +106,7 @@ class _Log:
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         if self.log_end_offset <= to:
             self.cleaned = self.cleaned.cut(to)
+            self.compacted_end = self.compacted_end if self.batches else Offset(0)
             return
         if to <= log_start and self.batches:
             to = min(to, self.batches[0].base_offset)
@@ -113,6 +117,8 @@ class _Log:
         self.cleaned = self.cleaned.cut(to)
         self.aborted = [one for one in self.aborted if one.marker_offset < to]
         self.batches = [batch for batch in self.batches if batch.base_offset < to]
+        if not self.batches:
+            self.compacted_end = Offset(0)
         self.checkpoint = state.truncated(self.checkpoint, to)
         self.snapshots = {as_of: s for as_of, s in self.snapshots.items() if as_of <= to}
 
@@ -206,6 +212,7 @@ class MemoryLogStore:
             checkpoint=log.checkpoint,
             producers=log.producers_as_of(end),
             swept_end=log.cleaned.markers_end,
+            compacted_end=max(log.compacted_end, log.cleaned.end_offset),
             aborted=tuple(log.aborted[-NEWEST_MAX:]),
         )
 

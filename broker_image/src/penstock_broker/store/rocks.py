@@ -176,9 +176,11 @@ class RocksLogStore:
             tail = self._tail(slot)
             snapshots = self._database.index.producer_snapshots(slot)
             scan_from = snapshots[-1] if snapshots else Offset(0)
-            swept_end = self._database.cleaned(slot).markers_end
+            cleaned = self._database.cleaned(slot)
             known = self._database.snapshot(slot, scan_from) if snapshots else ()
-            table = ProducerTable(ended_by_swept_markers(known, swept_end, tail.log_end_offset))
+            table = ProducerTable(
+                ended_by_swept_markers(known, cleaned.markers_end, tail.log_end_offset)
+            )
             for entry in self._database.index.from_offset(slot, scan_from):
                 self.headers_scanned += 1
                 table.apply(entry.header)
@@ -186,7 +188,9 @@ class RocksLogStore:
                 log_end_offset=tail.log_end_offset,
                 checkpoint=tail.checkpoint,
                 producers=table.snapshot(),
-                swept_end=swept_end,
+                swept_end=cleaned.markers_end,
+                # Releases before this one stored only up to where passes were finished.
+                compacted_end=max(tail.compacted_end, cleaned.end_offset),
                 aborted=self._database.newest_aborted(slot, NEWEST_MAX),
             )
 
@@ -201,6 +205,7 @@ class RocksLogStore:
             for prefix in (layout.aborted_prefix, layout.index_prefix, layout.producers_prefix):
                 batch.delete_states(prefix(slot), prefix(following))
             batch.delete_state(layout.checkpoint_key(slot))
+            batch.delete_state(layout.compacted_key(slot))
             batch.delete_state(layout.cleaned_key(slot))
             for key in keys:
                 batch.delete_state(layout.replica_key(key))

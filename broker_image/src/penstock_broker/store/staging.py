@@ -66,12 +66,18 @@ class StagedSlot:
                 self._rewrite(rewrite)
         self._repair(write)
         self._note_cleaned(write, log_end)
+        self._note_compacted(state.compacted_end_after(self.tail.compacted_end, write, log_end))
 
     def _note_cleaned(self, write: PartitionWrite, log_end: Offset) -> None:
         if write.cleaned is not None or write.swept_end is not None:
             self._put_cleaned(state.cleaned_after(self._cleaned(), write, log_end))
         if write.cleaned is not None:
             self._drop_aborted(Offset(0), write.cleaned.end_offset)
+
+    def _note_compacted(self, end: Offset) -> None:
+        if end != self.tail.compacted_end:
+            self._operations.put_state(layout.compacted_key(self._slot), layout.pack_u64(end))
+            self.tail = replace(self.tail, compacted_end=end)
 
     def _cleaned(self) -> Cleaned:
         if self._known_cleaned is None:
@@ -89,6 +95,8 @@ class StagedSlot:
         tail = self.tail
         if tail.log_end_offset <= to:
             self._put_cleaned(self._cleaned().cut(to))
+            if tail.last is None:
+                self._note_compacted(Offset(0))
             return
         if to <= log_start and tail.first is not None:
             # Nothing of the log is left, not even the batch that contains its start.
@@ -107,6 +115,8 @@ class StagedSlot:
         last = None if tail.first is None else self._last_before(to, tail.first)
         assert last is None or last.next_offset <= to
         self.tail = replace(tail, first=tail.first if last else None, last=last)
+        if last is None:
+            self._note_compacted(Offset(0))
         self._set_checkpoint(state.truncated(tail.checkpoint, to))
         for as_of in [offset for offset in self._known_snapshots() if offset > to]:
             self._drop_snapshot(as_of)
@@ -202,7 +212,7 @@ class StagedSlot:
         self._operations.put_batch(batch_key(slot, base_offset), stored)
         self._operations.put_state(index_key(slot, base_offset), layout.pack_entry(entry))
         self._pending.append(entry)
-        self.tail = Tail(self.tail.first or entry, entry, self.tail.checkpoint)
+        self.tail = replace(self.tail, first=self.tail.first or entry, last=entry)
 
     def _put_aborted(self, aborted: AbortedTransaction) -> None:
         marker = aborted.marker_offset

@@ -163,6 +163,13 @@ def cleaned_after(known: Cleaned, write: PartitionWrite, log_end: Offset) -> Cle
     return replace(known, markers_end=max(missing, own))
 
 
+def compacted_end_after(known: Offset, write: PartitionWrite, log_end: Offset) -> Offset:
+    """The compacted end after `write`; without its batches, the log ends at `log_end`."""
+    if write.compacted_end == 0:
+        known = min(known, log_end)
+    return max([known, write.compacted_end or known, *(each.end for each in write.rewrites)])
+
+
 def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
     """What remains valid of a checkpoint when the log ends at `to`, and no newer one was written.
 

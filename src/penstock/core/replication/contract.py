@@ -134,14 +134,17 @@ class RecoveredLog:
     An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or after the log end
     are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or
     below it, updated with the headers after it. `swept_end`: see `MarkersSwept`; 0 while compaction
-    has removed none. `aborted`: the newest entries of the index of aborted transactions, by marker,
-    at most `NEWEST_MAX`; the machine does not use them.
+    has removed none. `compacted_end`: committed records below it may have superseded others, which
+    compaction has removed, here or where this log was copied from. `aborted`: the newest entries of
+    the index of aborted transactions, by marker, at most `NEWEST_MAX`; the machine does not use
+    them.
     """
 
     log_end_offset: Offset
     checkpoint: Checkpoint
     producers: tuple[ProducerEntry, ...] = ()
     swept_end: Offset = Offset(0)
+    compacted_end: Offset = Offset(0)
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
@@ -154,13 +157,11 @@ class ReplicaConfig:
 
     `min_insync_replicas` is the setting itself, whatever the number of replicas: the machine
     limits it to those of the newest state that it knows, which may be newer than any image.
-    `compacts`: replicas compact this log, each for itself.
     """
 
     min_insync_replicas: int = 2
     replica_lag_time_max_ms: int = 10_000
     max_pending_produces: int = 10_000
-    compacts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,9 @@ class Ready:
     `ReplicaMachine.checkpoint`.
     `aborted` are the transactions whose ABORT markers are in `append`: they go into the same write.
     `swept_end`: what is copied next may lack markers below it, and no others. It is stored with
-    this write, for `RecoveredLog`, in place of what was known past the log's end.
+    this write, for `RecoveredLog`, in place of what was known past the log's end. `compacted_end`:
+    what `append` lacks may be superseded up to there; stored with it, in the same way. 0: nothing
+    is copied any more, so that it is the log's end at most.
     `persist_sync` requests an fsync. `high_watermark` is set when consumers may see more, and
     `stable_offset`, the last stable offset, when readers of committed records may.
     `role_changed`: leader, follower or offline has changed; fetches waiting on this replica must be
@@ -312,6 +315,7 @@ class Ready:
     append: tuple[Batch, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     swept_end: Offset | None = None
+    compacted_end: Offset | None = None
     checkpoint: Checkpoint | None = None
     persist_id: int = 0
     persist_sync: bool = False

@@ -74,8 +74,6 @@ class Follower:
         """It is in `adding`: no other replica relies on its log, whatever is in it."""
         self.version = 0
         """Of the newest state that is known here."""
-        self.compacts = False
-        """Records of this log may be gone because newer ones of their keys follow in it."""
         self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
@@ -178,14 +176,13 @@ class Follower:
         return min(own.end_offset, answer.end_offset), True
 
     def _lacks_superseded(self, target: Offset) -> bool:
-        """What is to be truncated may have superseded records below `target`, which compaction has
-        removed, here or where this was copied from.
+        """What is to be truncated, or was not copied yet, may have superseded records below
+        `target`, which compaction has removed, here or where this was copied from.
 
         Only what was committed supersedes anything, and of that only a log that lost writes is
-        truncated: its leader has lost more of them.
+        truncated: its leader has lost more of them, or never had them.
         """
-        log = self._log
-        return self.compacts and not log.is_promised and target < log.log_end
+        return not self._log.is_promised and target < self._log.compacted_end
 
     def _shares_nothing(self, answer: EpochAnswered) -> bool:
         """Nothing of this log is known to be in the leader's, which begins after its HW.
@@ -252,6 +249,9 @@ class Follower:
         sync = min(received.sync_through, end) > self._sync_asked
         if not (received.batches or start_moved or sync):
             return
+        if any(batch.header.is_compacted for batch in received.batches):
+            # What is gone there was superseded below what its leader knew to be committed.
+            out.compacted_end = received.high_watermark
         appended = log.append(received.batches, now_ms)
         out.write(appended, received.batches, sync=sync)
         if start_moved or log.epochs is not epochs_before or not received.batches:

@@ -66,9 +66,12 @@ class LocalLog:
         # An emptied log has no batch in the store that shows its end.
         self.log_end = Offset(max(recovered.log_end_offset, self.log_start_offset))
         self.written_end = self.log_end
-        self.high_watermark = Offset(
-            max(self.log_start_offset, min(checkpoint.high_watermark, self.log_end))
-        )
+        self.compacted_end = recovered.compacted_end
+        high_watermark = checkpoint.high_watermark
+        if high_watermark > UNPROMISED:
+            # It is stored lazily: a pass may have gone further, up to what was committed.
+            high_watermark = max(high_watermark, self.compacted_end)
+        self.high_watermark = Offset(max(self.log_start_offset, min(high_watermark, self.log_end)))
         self.epochs = EpochHistory(checkpoint.epochs).cut(self.log_end)
         self.producers = ProducerTable(recovered.producers, now_ms, self.high_watermark)
         self.swept_end = recovered.swept_end

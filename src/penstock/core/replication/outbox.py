@@ -22,6 +22,7 @@ class Outbox:
         "aborted",
         "append",
         "checkpoint",
+        "compacted_end",
         "feeds",
         "high_watermark",
         "isr_change",
@@ -41,6 +42,7 @@ class Outbox:
         self.append: tuple[Batch, ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
         self.swept_end: Offset | None = None
+        self.compacted_end: Offset | None = None
         self.checkpoint: Checkpoint | None = None
         self.persist_id = 0
         self.persist_sync = False
@@ -85,7 +87,7 @@ class Outbox:
 
     def ready(self) -> Ready:
         """What was collected; `NOTHING` if nothing was."""
-        # Truncation, batches, checkpoint, swept end come with a write, the LSO moves with the HW.
+        # What is stored comes with a write, the LSO moves with the HW.
         if not (
             self.persist_id
             or self.replies
@@ -102,6 +104,7 @@ class Outbox:
             append=self.append,
             aborted=self.aborted,
             swept_end=self.swept_end,
+            compacted_end=self.compacted_end,
             checkpoint=self.checkpoint,
             persist_id=self.persist_id,
             persist_sync=self.persist_sync,

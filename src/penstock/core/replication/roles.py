@@ -27,7 +27,7 @@ from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.refusals import not_leader
-from penstock.core.types import NO_LEADER, BrokerId, PartitionState
+from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
 from penstock.errors import NotLeaderError, PenstockError
 
 _CHECKPOINT_RETRY_MS: Final = 1_000
@@ -115,7 +115,6 @@ class Roles:
     def _inform(self, follower: Follower, state: PartitionState) -> None:
         follower.copies = self._local in state.adding
         follower.version = state.version
-        follower.compacts = self._config.compacts
 
     def _is_member(self, state: PartitionState) -> bool:
         return self._local in state.replicas or self._local in state.adding
@@ -217,6 +216,8 @@ class Roles:
         self._checkpoint_due_ms = None
         out.store(persist_id, self._log.checkpoint(), sync=True)
         out.swept_end = self._log.swept_end
+        if isinstance(self.current, Leader):
+            out.compacted_end = Offset(0)
 
     def write_failed(self, now_ms: int) -> None:
         """A write failed, perhaps the one with this epoch: it is due again."""

@@ -4,14 +4,24 @@ A store cuts a compacted batch off whole, and the follower goes on where its log
 is cut off may have superseded records before it: then the log is copied anew.
 """
 
-import pytest
-from support.replica_driver import Drive
+from dataclasses import replace
+from typing import Any
 
+import pytest
+from support.replica_driver import Drive, Driver, batch, recovered
+
+from penstock.core.batch import BatchFlags
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
-from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState
+from penstock.core.replication.follower import BrokenLogError
+from penstock.core.types import BrokerId, LeaderEpoch, Offset
 
-ME, TWO = BrokerId(1), BrokerId(2)
+TWO = BrokerId(2)
+
+
+def compacted(compacted_end: int, end: int, **fields: Any) -> Driver:
+    """Broker 1 over a log in which records are gone that others below an offset superseded."""
+    return Driver(replace(recovered(end, **fields), compacted_end=Offset(compacted_end)))
 
 
 def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive) -> None:
@@ -34,28 +44,57 @@ def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive
 
 
 @pytest.mark.parametrize(
-    ("intact", "compacts", "end", "truncate_to"),
+    ("intact", "compacted_end", "end", "truncate_to"),
     [
-        (False, True, 80, 0),
-        (False, True, 90, None),
-        (False, False, 80, 80),
-        (True, True, 80, 80),
+        (False, 81, 80, 0),
+        (False, 90, 90, None),
+        (False, 80, 80, 80),
+        (False, 0, 80, 80),
+        (False, 91, 90, 0),
+        (True, 80, 80, 80),
     ],
-    ids=["lost writes", "nothing to cut", "not compacted", "only what nobody has committed"],
+    ids=[
+        "lost writes",
+        "nothing to cut",
+        "nothing that superseded any",
+        "not compacted",
+        "not copied as far",
+        "only what nobody has committed",
+    ],
 )
 def test_a_compacted_log_is_not_cut_where_it_may_lack_what_was_superseded(
-    drive: Drive, *, intact: bool, compacts: bool, end: int, truncate_to: int | None
+    *, intact: bool, compacted_end: int, end: int, truncate_to: int | None
 ) -> None:
     epochs = ((1, 0), (3, 20), (4, 70))
-    watermark = {"high_watermark": 75} if intact else {}
-    driver = drive(90, intact=intact, epoch=4, epochs=epochs, **watermark)
-    members = (ME, TWO)
-    state = PartitionState(
-        leader=TWO, leader_epoch=LeaderEpoch(5), isr=(TWO,), replicas=members, version=1
-    )
-    driver.do(c.Assigned(state, c.ReplicaConfig(compacts=compacts)))
+    watermark = 75 if intact else c.UNPROMISED
+    driver = compacted(compacted_end, 90, epoch=4, epochs=epochs, high_watermark=watermark)
+    driver.assign(2, epoch=5)
     driver.written(synced=True)
     ready = driver.answer_epoch(4, end, leader_epoch=5)
     assert ready.truncate_to == truncate_to
     if truncate_to == 0:
         assert ready.checkpoint == c.Checkpoint(LeaderEpoch(5), c.UNPROMISED, Offset(0), ())
+
+
+def test_what_a_pass_superseded_was_committed_whatever_is_stored_of_that() -> None:
+    """The high watermark is stored once a second: a kill right after a pass leaves an older one."""
+    driver = compacted(80, 90, epoch=4, epochs=((4, 0),), high_watermark=40)
+    assert driver.marks.high_watermark == 80
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    error = driver.answer_epoch(4, 60, leader_epoch=5).stopped
+    assert isinstance(error, BrokenLogError)
+    assert "only up to offset 60, but offsets below 80 were committed" in error.message
+
+
+def test_nothing_was_committed_past_the_end_of_a_log() -> None:
+    driver = compacted(80, 60, epoch=4, epochs=((4, 0),), high_watermark=40)
+    assert driver.marks.high_watermark == 60
+
+
+def test_a_follower_stores_how_far_what_it_copies_was_superseded(follower: Driver) -> None:
+    ready = follower.receive(batch(3, epoch=1), epoch=1, high_watermark=40)
+    assert ready.compacted_end is None
+    whole = batch(2, base=3, epoch=1)
+    part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
+    assert follower.receive(part, epoch=1, high_watermark=50).compacted_end == 50
