@@ -15,6 +15,7 @@ from support.wire import make_batch
 from penstock.client.cluster.wire import logs_from_wire
 from penstock.client.model import OrphanedLog
 from penstock.core.batch import Batch, BatchFlags
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
@@ -153,6 +154,26 @@ async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
             lambda: stored_offsets(store, slot) == [15],
             what="records before the log start go, also below the old one",
         )
+    store.close()
+
+
+async def test_a_pass_that_begins_while_a_log_is_cut_changes_nothing(tmp_path: Path) -> None:
+    """It may have read what is there no more."""
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
+    known = Checkpoint(LeaderEpoch(1), Offset(4), Offset(0), begun)
+    store.write([PartitionWrite(slot, [batch(0, 4), batch(4, 4)], known)], sync=True)
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=4, log_start=0))
+        truncations = replica.truncations
+        assert replica.marks.log_end_offset == 8, "the cut runs"
+        await wait_until_async(lambda: replica.marks.log_end_offset == 4, what="it is done")
+        assert not await replicas.rewrite(replica, None, Cleaned(), truncations)
     store.close()
 
 

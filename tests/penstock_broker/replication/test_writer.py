@@ -196,6 +196,20 @@ async def test_a_rewrite_rides_along_and_is_left_out_when_the_log_is_cut_or_goes
         assert all(not write.rewrites for writes, _ in r.store.writes[3:] for write in writes)
 
 
+async def test_a_rewrite_of_what_a_cut_that_runs_takes_away_is_left_out() -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.writer.append(owner, 1, [batch_at(0), batch_at(1), batch_at(2)], None, sync=False)
+        await hears(owner, ("persisted", 1, False))
+        r.store.gate.clear()
+        r.writer.truncate(owner, Offset(1), None)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        late = r.writer.rewrite(owner, Rewrite([batch_at(0, 9)]), Cleaned())
+        r.store.gate.set()
+        assert not await late
+        assert r.store.read(owner.slot, Offset(0), 1, Offset(3)) == [batch_at(0)]
+
+
 async def test_a_rewrite_on_a_full_disk_is_left_out() -> None:
     async with rig() as r:
         owner = r.owner(0)

@@ -165,7 +165,8 @@ class Replica:
         self.ticks = False
         """Whether its machine wants, and gets, ticks."""
         self.truncations = 0
-        """How often this log was truncated: what was read from it before may no longer be in it."""
+        """Grows when a truncation of this log begins, and when it ends: what was read before may no
+        longer be in it."""
         self.flow = Flow()
         """Of its topic: all replicas of one have the same."""
         self.isr: tuple[BrokerId, ...] = ()
@@ -264,6 +265,7 @@ class Replica:
         self._shell.found_damaged(self, LogDamaged(error, unopened=not written))
 
     def truncated(self, log: RecoveredLog) -> None:
+        self.truncations += 1
         self.removed_before = min(self.removed_before, log.checkpoint.log_start_offset)
         self._shell.handle(self, Truncated(log))
         self.aborted.cut(self.marks.log_end_offset)

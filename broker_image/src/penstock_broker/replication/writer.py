@@ -358,6 +358,8 @@ class LogWriter:
                 entry.owner.damaged(log, written=False)
                 continue
             if log is not None:
+                if (later := self._pending.get(entry.owner.slot)) is not None:
+                    later.rewritten(done=False)  # it may have been read before this
                 entry.owner.truncated(log)
             if entry.persist_ids:
                 entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)
