@@ -617,6 +617,21 @@ def test_a_write_that_outruns_the_disk_waits_and_loses_nothing(path: Path) -> No
     store.close()
 
 
+def test_a_disk_that_takes_nothing_for_too_long_is_given_up_in_words(path: Path) -> None:
+    options = StoreOptions(write_buffer_bytes=1 << 20, write_buffers=2, stall_timeout_s=0.0)
+    store = RocksLogStore(path, options)
+    slot = store.open_slot(KEY)
+    written = 0
+    with pytest.raises(ClusterError) as refused:  # noqa: PT012 - one of them is the first to wait
+        while written < 500:
+            write(store, slot, *(batch(n, size=1 << 20) for n in (written, written + 1)))
+            written += 2
+    assert refused.value.code is ErrorCode.STORAGE_FAILED
+    assert f"the disk of {path} has taken nothing for 0 s, the limit" in refused.value.message
+    assert store.size_bytes(slot) == written << 20
+    store.close()
+
+
 def test_who_does_not_wait_is_told_that_the_disk_does_not_keep_up(path: Path) -> None:
     store = RocksLogStore(path, StoreOptions(write_buffer_bytes=1 << 20, write_buffers=2))
     slot = store.open_slot(KEY)

@@ -390,9 +390,11 @@ class RocksLogStore:
             try:
                 self._database.batches.write(batch, self._unslowed)
             except Exception as error:
-                if "Write stall" not in str(error) or time.monotonic() > deadline_s:
+                if "Write stall" not in str(error):
                     with storage_errors(doing):
                         raise
+                if time.monotonic() > deadline_s:
+                    raise self._given_up(doing) from error
             else:
                 return True
             if not patient:
@@ -402,6 +404,14 @@ class RocksLogStore:
             pause = threading.Event()
             while self._database.is_stalled() and time.monotonic() < deadline_s:
                 pause.wait(_STALL_POLL_S)
+
+    def _given_up(self, doing: str) -> ClusterError:
+        return ClusterError(
+            f"{doing}: the disk of {self._path} has taken nothing for "
+            f"{self._options.stall_timeout_s:g} s, the limit; nothing of this was written; the "
+            "broker ends, so that others lead: check the volume",
+            _FAILED,
+        )
 
     def _sync(self) -> None:
         """One at a time: what one has failed to fsync, the next would falsely call done."""
