@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from support.waiting import wait_until_async
 from support.wire import make_batch
 
@@ -27,6 +28,7 @@ from penstock.core.replication.contract_follower import (
     EpochAnswered,
     SendFollowStart,
 )
+from penstock.core.replication.follower import BrokenLogError
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import (
     TRANSACTIONAL_PRODUCER_BIT,
@@ -84,12 +86,13 @@ async def replicas_over(store: LogStore) -> AsyncIterator[ReplicaSet]:
             writing.cancel()
 
 
-async def follow(replicas: ReplicaSet, epoch: int) -> Replica:
+async def follow(replicas: ReplicaSet, epoch: int, **configs: str) -> Replica:
     """An image in which broker 1 leads the partition."""
     partition = broker_pb2.PartitionInfo(
         leader=LEADER, leader_epoch=epoch, replicas=[0, 1], isr=[1], version=epoch
     )
-    topic = broker_pb2.TopicInfo(topic="t", topic_id="id", partitions=[partition])
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = broker_pb2.TopicInfo(topic="t", topic_id="id", partitions=[partition], configs=named)
     view = ClusterView()
     image = controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=[topic])
     await ReplicaAssignment(replicas, replicas._writer).assign(view.apply(image))
@@ -207,6 +210,33 @@ async def test_a_log_begins_anew_inside_a_batch_and_forgets_its_producers(
         )
         assert stored_offsets(store, slot) == [495]
         assert store.recover(slot).log_end_offset == 505
+    store.close()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_who_has_committed_records_that_an_unclean_leader_lacks(
+    tmp_path: Path, *, allowed: bool
+) -> None:
+    """Where such elections are allowed it copies that one's log; else a person has to look."""
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
+    known = Checkpoint(LeaderEpoch(1), Offset(10), Offset(0), begun)
+    store.write([PartitionWrite(slot, [batch(0, 10, producer=7)], known)], sync=True)
+    configs = {"unclean_leader_election_enable": "true"} if allowed else {}
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3, **configs)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=4, log_start=0))
+        assert isinstance(replica.machine.error, BrokenLogError) is not allowed
+        log = replica.machine._log
+        if allowed:
+            await wait_until_async(lambda: log.log_end == 0 and log.is_still, what="it is empty")
+            replicas.handle(replica, received(batch(0, 4), high_watermark=4, log_start=0))
+            await wait_until_async(lambda: replica.marks.high_watermark == 4, what="it has copied")
+    assert store.recover(slot).log_end_offset == (4 if allowed else 10)
     store.close()
 
 

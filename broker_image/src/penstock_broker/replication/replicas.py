@@ -416,6 +416,7 @@ class ReplicaSet:
         limits."""
         return ReplicaConfig(
             min_insync_replicas=topic.config.min_insync_replicas,
+            follows_unclean=topic.config.unclean_leader_election,
         )
 
     def remove(self, replica: Replica, error: ClusterError, *, keeps_log: bool = True) -> None:

@@ -157,11 +157,13 @@ class ReplicaConfig:
 
     `min_insync_replicas` is the setting itself, whatever the number of replicas: the machine
     limits it to those of the newest state that it knows, which may be newer than any image.
+    `follows_unclean`: who leads may lack committed records; what it lacks is given up here, too.
     """
 
     min_insync_replicas: int = 2
     replica_lag_time_max_ms: int = 10_000
     max_pending_produces: int = 10_000
+    follows_unclean: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class Follower:
         self.epoch = epoch
         self.copies = False
         """It is in `adding`: no other replica relies on its log, whatever is in it."""
+        self.follows_unclean = False
+        """As in `ReplicaConfig`."""
         self.version = 0
         """Of the newest state that is known here."""
         self._start_epoch = former_epoch
@@ -119,7 +121,8 @@ class Follower:
     def answered(self, answer: EpochAnswered, out: Outbox, now_ms: int) -> None:
         """Truncates the log where it diverges from the leader's, or restarts it.
 
-        Raises BrokenLogError if that is below the HW, unless no other replica relies on this log.
+        Raises BrokenLogError if that is below the HW, unless no other replica relies on this log,
+        or an unclean leader is followed.
         """
         if self._phase is not _Phase.ASKING or not self._is_mine(
             answer.leader, answer.leader_epoch
@@ -148,7 +151,7 @@ class Follower:
 
     def _contradicted(self, target: Offset) -> None:
         """The leader shares this log only up to `target`, below the HW."""
-        if self.copies:
+        if self.copies or self.follows_unclean:
             self._log.take_back()
             return
         raise BrokenLogError(

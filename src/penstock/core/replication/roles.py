@@ -115,6 +115,7 @@ class Roles:
     def _inform(self, follower: Follower, state: PartitionState) -> None:
         follower.copies = self._local in state.adding
         follower.version = state.version
+        follower.follows_unclean = self._config.follows_unclean
 
     def _is_member(self, state: PartitionState) -> bool:
         return self._local in state.replicas or self._local in state.adding
