@@ -124,6 +124,28 @@ async def test_nothing_is_rewritten_in_a_log_that_was_cut_or_is_gone(tmp_path: P
         assert not await replicas.rewrite(replica, None, Cleaned(), replica.truncations)
 
 
+async def test_a_pass_ends_once_its_topic_is_compacted_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        await produce(broker, b"a", b"a", b"b")
+        rounds, replica = broker.process._upkeep._compaction, replica_of(broker)
+        timed, steps = rounds._timed, []
+
+        async def changing(*step: Any) -> Any:
+            steps.append(await timed(*step))
+            await broker.apply(topic_info(configs={}))
+            return steps[-1]
+
+        monkeypatch.setattr(rounds, "_timed", changing)
+        await rounds._round()
+        assert isinstance(steps[-1], tuple), "it was about to write this"
+        store = broker.process._seams.store
+        (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
+        assert not stored.header.is_compacted
+
+
 async def test_keys_that_do_not_fit_take_several_passes(tmp_path: Path) -> None:
     async with local_broker(tmp_path, *QUICK, "log.cleaner.dedupe.buffer.size=4096") as broker:
         await broker.apply(topic_info(configs=COMPACT))

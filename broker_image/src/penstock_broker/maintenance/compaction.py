@@ -322,13 +322,15 @@ class Compaction:
         return job.plan.end < plan.end and keys.is_full
 
     async def _rewrite(self, replica: Replica, job: Pass, truncations: int) -> bool:
-        """The second half of a pass; False if the log has changed meanwhile."""
+        """The second half of a pass; False if the log, or what is wanted of it, has changed."""
         while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
             size_bytes, rewrite = step
             self._metrics.bytes_read.inc(size_bytes)
             if job.rewriter.sweeps_markers and not await self._tell_swept(
                 replica, job, truncations
             ):
+                return False
+            if not replica.config.cleanup_policy.compacts:
                 return False
             if not job.plan.may_go_on(replica.machine.copied_to):
                 return False
