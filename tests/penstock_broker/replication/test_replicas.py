@@ -141,8 +141,10 @@ async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
             lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
         )
         replicas.handle(replica, answered(end=15, log_start=4))
+        log = replica.machine._log
         await wait_until_async(
-            lambda: replica.marks.log_end_offset == 4, what="the log begins anew"
+            lambda: log.log_end == 4 and log.is_promised and log.is_still,
+            what="the log begins anew, and follows",
         )
         recovered = store.recover(slot)
         assert (recovered.log_end_offset, recovered.checkpoint.log_start_offset) == (4, 4)
