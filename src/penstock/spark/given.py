@@ -182,10 +182,10 @@ def client_settings(read: Given) -> ClientSettings:
     return ClientSettings(
         bootstrap=servers,
         cluster_id=read.get("penstock.cluster.id", values.nonempty, ""),
-        connect_timeout_ms=read.get("penstock.connect.timeout.ms", values.positive, 10_000),
+        connect_timeout_ms=read.get("penstock.connect.timeout.ms", values.timeout_ms, 10_000),
         fetch_max_bytes=read.get("penstock.fetch.max.bytes", values.fetch_bytes, 4 << 20),
-        fetch_max_wait_ms=read.get("penstock.fetch.max.wait.ms", values.not_negative, 500),
-        request_timeout_ms=read.get("penstock.request.timeout.ms", values.positive, 30_000),
+        fetch_max_wait_ms=read.get("penstock.fetch.max.wait.ms", values.int32, 500),
+        request_timeout_ms=read.get("penstock.request.timeout.ms", values.timeout_ms, 30_000),
         ca_file=read.get("penstock.ca.file", values.nonempty, None),
         token_file=read.get("penstock.token.file", values.nonempty, None),
         certificate_file=read.get("penstock.certificate.file", values.nonempty, None),

@@ -185,9 +185,9 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         columns=_columns(read),
         group_id=read.get("groupId", values.group_id, None),
         group_id_prefix=read.get("groupIdPrefix", values.nonempty, None),
-        poll_timeout_ms=read.get("pollTimeoutMs", values.positive, 120_000),
-        offset_retries=read.get("fetchOffset.numRetries", values.not_negative, 3),
-        offset_retry_interval_ms=read.get("fetchOffset.retryIntervalMs", values.not_negative, 1000),
+        poll_timeout_ms=read.get("pollTimeoutMs", values.timeout_ms, 120_000),
+        offset_retries=read.get("fetchOffset.numRetries", values.int32, 3),
+        offset_retry_interval_ms=read.get("fetchOffset.retryIntervalMs", values.int32, 1000),
     )
     _check_together(options)
     return options

@@ -38,7 +38,6 @@ SINK_SETTINGS: Final = (
 )
 SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Options of the query that Spark passes to a stream's sink."""
-_INT32_MAX: Final = 2**31 - 1
 CODECS: Final = ("none", "zstd", "lz4")
 REFUSED: Final = {
     "penstock.acks": "a sink waits for all in-sync replicas",
@@ -102,7 +101,7 @@ def parse_sink(raw: Mapping[str, str], *, streaming: bool = False) -> SinkOption
         topic=read.get("topic", _topic, None),
         delivery=delivery,
         codec=read.get("penstock.compression.type", _codec, "none"),
-        delivery_timeout_ms=read.get("penstock.delivery.timeout.ms", values.positive, 120_000),
+        delivery_timeout_ms=read.get("penstock.delivery.timeout.ms", values.timeout_ms, 120_000),
         app_id=read.get("txnAppId", _app_id, None),
         version=read.get("txnVersion", values.not_negative, None),
         transaction_timeout_ms=read.get("transactionTimeout", _timeout_ms, 900_000),
@@ -166,8 +165,8 @@ def _app_id(text: str) -> str:
 
 def _timeout_ms(text: str) -> int:
     limit = values.duration_ms(text)
-    if not 1 <= limit <= _INT32_MAX:
-        raise ValueError(f"a time of 1ms to {_INT32_MAX}ms")
+    if not 1 <= limit <= values.INT32_MAX:
+        raise ValueError(f"a time of 1ms to {values.INT32_MAX}ms")
     return limit
 
 

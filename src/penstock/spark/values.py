@@ -21,6 +21,7 @@ from penstock.spark.boundary import (
     Otherwise,
 )
 
+INT32_MAX: Final = 2**31 - 1
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS: Final = "headers"
 
@@ -92,6 +93,25 @@ def positive(text: str) -> int:
         number = 0
     if number < 1:
         raise ValueError("a whole number of at least 1")
+    return number
+
+
+def timeout_ms(text: str) -> int:
+    return _int32(text, 1)
+
+
+def int32(text: str) -> int:
+    return _int32(text, 0)
+
+
+def _int32(text: str, least: int) -> int:
+    """What requests carry and clocks can wait for: in ms, 24 days."""
+    try:
+        number = not_negative(text)
+    except ValueError:
+        number = -1
+    if not least <= number <= INT32_MAX:
+        raise ValueError(f"a whole number from {least} to {INT32_MAX}")
     return number
 
 

@@ -56,7 +56,8 @@ def test_bad_options_are_refused_by_name() -> None:
         delivery="never"
     )
     assert "expected none, zstd or lz4" in refused(penstock__compression__type="gzip")
-    assert "whole number" in refused(penstock__delivery__timeout__ms="0")
+    assert "whole number from 1" in refused(penstock__delivery__timeout__ms="0")
+    assert "to 2147483647" in refused(penstock__delivery__timeout__ms="2147483648")
     assert "did you mean delivery?" in refused(delivry="x")
     assert "option subscribe belongs to reading" in refused(subscribe="a")
     assert "take no path" in refused(path="/tmp")
