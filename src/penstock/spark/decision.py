@@ -120,8 +120,8 @@ def check_outcome(
     # from a restored checkpoint, or, without a query's id, from a fresh one that counts from 0.
     is_job = decision.run.checkpoint == JOBS
     may_be_fresh = is_job and outcome.rows_then <= 0
-    # A job that is run again may compute other rows. A query replays only its newest batch, of
-    # which the coordinator answers no digest: rows may differ if it is not deterministic.
+    # A job that is run again may compute other rows. Of what a query may replay, its newest batch,
+    # the coordinator answers no digest: rows may differ if it is not deterministic.
     others = not is_job and 0 != outcome.digest_then != decision.digest != 0
     if not others and outcome.rows_then == decision.rows:
         return
@@ -146,8 +146,8 @@ def check_outcome(
         )
     else:
         why = (
-            "The checkpoint was restored from an older copy or is itself a copy, or the query "
-            "changed or is not deterministic"
+            "The checkpoint was restored from an older copy or is itself a copy, the query changed "
+            "or is not deterministic, or it is a second output, which needs a txnAppId of its own"
         )
     raise ClusterError(
         f"{name} is committed with {then} and now has {decision.rows}: nothing was written. "

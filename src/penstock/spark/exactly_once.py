@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from penstock.core.run_name import RunName
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.spark.decision import (
     JOBS,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client import BatchRun, Branches, Producer
-    from penstock.spark.given import ClientSettings
 
 VISIBLE_WAIT_MS: Final = 10_000
 """When a job returns, its rows are readable; a stream does not wait, its next batch hides the
@@ -55,12 +55,7 @@ ABORT_S: Final = 10.0
 PRODUCERS_MAX: Final = 4
 """For how many application ids a worker process keeps a producer; it runs one task at a time."""
 
-APPLICATIONS_MAX: Final = 100
-"""For how many application ids a driver remembers where their newest batch went."""
-
 _log = logging.getLogger("penstock.spark")
-_written: "dict[tuple[ClientSettings, str], tuple[int, str | None]]" = {}
-"""By how a cluster is reached, and application: each cluster has a ledger of its own."""
 _producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
 
 
@@ -83,7 +78,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
         query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
         app_id = self._options.app_id or f"spark/{query}"
-        run = _batch_run(app_id, query, self._run, int(batch))
+        run = batch_run(self._options, app_id, query, self._run, int(batch))
         return write_branch(self._options, run, _attempt(), iterator)
 
     @at_edge
@@ -124,7 +119,8 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
     def _batch_run(self, checkpoint: str) -> "BatchRun":
         app_id = self._options.app_id or f"spark/{self._run}"
-        return _batch_run(app_id, checkpoint, self._run, self._options.version or 0)
+        version = self._options.version or 0
+        return batch_run(self._options, app_id, checkpoint, self._run, version)
 
 
 # ---------------------------------------------------------------- executors
@@ -203,10 +199,24 @@ def _give_up(options: SinkOptions, app_id: str, branches: "Branches") -> None:
     _close((os.getpid(), options, app_id))
 
 
-def _batch_run(app_id: str, checkpoint: str, run: str, batch: int) -> "BatchRun":
+def batch_run(
+    options: SinkOptions, app_id: str, checkpoint: str, execution: str, batch: int
+) -> "BatchRun":
+    """The run of a task, or, on the driver, with its execution and target alone."""
     from penstock.client import BatchRun  # noqa: PLC0415 - grpc, in executors only
 
-    return BatchRun(app_id, checkpoint, run, batch)
+    query_run = "" if checkpoint == JOBS else _query_run()
+    run = RunName.of_sink(execution, options.topic, query_run, options.checkpoint)
+    return BatchRun(app_id, checkpoint, str(run), batch)
+
+
+def _query_run() -> str:
+    """The id of this start of the query: Spark groups its jobs by it, unless the user does."""
+    group = _found("spark.jobGroup.id") or ""
+    try:
+        return str(uuid.UUID(group))
+    except ValueError:
+        return ""
 
 
 def _attempt() -> tuple[int, int]:
@@ -253,33 +263,7 @@ def commit(
         if error.code is ErrorCode.CLUSTER_ID_MISMATCH:
             _close((os.getpid(), options, decision.run.application_id))
         raise timed_out(error, options.transaction_timeout_ms) from None
-    if outcome.already_committed:
-        _check_target(decision.run, options)
     check_outcome(decision, outcome, options.on_replay_mismatch)
-    key = (options.client, decision.run.application_id)
-    _written.pop(key, None)
-    while len(_written) >= APPLICATIONS_MAX:
-        del _written[next(iter(_written))]
-    _written[key] = (decision.run.batch, options.topic)
-
-
-def _check_target(run: "BatchRun", options: SinkOptions) -> None:
-    """Raises MisuseError if this process has committed the batch to another topic: it is no replay.
-
-    The ledger does not tell: it knows no topics, and no digest of the newest batch.
-    """
-    topic = options.topic
-    batch, before = _written.get((options.client, run.application_id), (run.batch, topic))
-    if batch == run.batch and before != topic:
-        raise MisuseError(
-            f"batch {batch} of application {run.application_id!r} was written to "
-            f"{_named(before)}, and now comes for {_named(topic)}: nothing was written; give each "
-            "output of a batch a txnAppId of its own"
-        )
-
-
-def _named(topic: str | None) -> str:
-    return "topics of a column" if topic is None else f"topic {topic!r}"
 
 
 def abort(

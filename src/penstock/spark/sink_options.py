@@ -77,7 +77,7 @@ class SinkOptions:
     """Everything a writer needs to know. `topic` None: every row names its own. Times in ms.
 
     `app_id` None: the stream's or the job's own. `version` None: of a stream, which counts its
-    batches, or of a job without `app_id`.
+    batches, or of a job without `app_id`. `checkpoint`: the location of a stream's; "" = unknown.
     """
 
     client: ClientSettings
@@ -89,6 +89,7 @@ class SinkOptions:
     version: int | None = None
     transaction_timeout_ms: int = 900_000
     on_replay_mismatch: OnReplayMismatch = OnReplayMismatch.ERROR
+    checkpoint: str = ""
 
 
 def parse_sink(raw: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
@@ -106,6 +107,7 @@ def parse_sink(raw: Mapping[str, str], *, streaming: bool = False) -> SinkOption
         version=read.get("txnVersion", values.not_negative, None),
         transaction_timeout_ms=read.get("transactionTimeout", _timeout_ms, 900_000),
         on_replay_mismatch=read.get("onReplayMismatch", _on_mismatch, OnReplayMismatch.ERROR),
+        checkpoint=read.get("checkpointLocation", str, ""),
     )
 
 

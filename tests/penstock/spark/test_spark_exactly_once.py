@@ -5,6 +5,7 @@ what a driver that dies between the sink's commit and that entry leaves behind, 
 commit raises after it took effect.
 """
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,20 +64,23 @@ class Copying:
         self._bench, self._target, self._checkpoint = bench, target, checkpoint
         self.app_id = f"copying-{uuid.uuid4()}"
         self.keep: Callable[[DataFrame], DataFrame] = lambda frame: frame
+        self.extra: Callable[[DataFrame], DataFrame] | None = None
         self.runs: list[int] = []
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         self.runs.append(batch_id)
-        (
-            self.keep(frame)
-            .write.format("penstock")
-            .mode("append")
-            .option("penstock.bootstrap.servers", self._bench.cluster.bootstrap)
-            .option("topic", self._target)
-            .option("txnAppId", self.app_id)
-            .option("txnVersion", batch_id)
-            .save()
-        )
+        outputs = (self.keep,) if self.extra is None else (self.keep, self.extra)
+        for output in outputs:
+            (
+                output(frame)
+                .write.format("penstock")
+                .mode("append")
+                .option("penstock.bootstrap.servers", self._bench.cluster.bootstrap)
+                .option("topic", self._target)
+                .option("txnAppId", self.app_id)
+                .option("txnVersion", batch_id)
+                .save()
+            )
 
     def available_now(self, checkpoint: Path | None = None) -> None:
         """Copies what there is. Raises what the query raised."""
@@ -140,6 +144,25 @@ def test_a_fresh_checkpoint_of_foreach_batch_is_refused(
         copying.available_now(tmp_path / "fresh")
     assert f"penstock txn forget-ledger {copying.app_id}" in str(ended.value)
     assert len(values_of(bench, f"{bench.topic}-copy", "read_committed")) == 3 * BATCH
+
+
+def test_a_second_output_of_a_batch_ends_the_query_and_its_restart(
+    bench: "Bench", tmp_path: Path
+) -> None:
+    """As many rows as the first output, in the same topic, under the same application id."""
+    target = f"{bench.create(1)}-copy"
+    bench.admin.create_topic(target, 1, 1, {})
+    twice = Copying(bench, target, tmp_path / "checkpoint")
+    twice.extra = lambda frame: frame.selectExpr("key", "CONCAT('second ', value) AS value")
+    bench.send("a", "b")
+    for _ in range(2):  # the restarted query may replay the first output, not the second
+        with pytest.raises(PySparkException, match="2 other rows and now has 2: nothing was"):
+            twice.available_now()
+        assert values_of(bench, target, "read_committed") == ["a", "b"]
+    twice.extra = None
+    twice.available_now()
+    assert twice.runs == [0, 0, 0]
+    assert values_of(bench, target, "read_committed") == ["a", "b"]
 
 
 # ---------------------------------------------------------------- tasks that fail
@@ -266,11 +289,16 @@ def test_a_job_whose_workers_are_killed_does_not_hold_readers_up(
 
 
 def copied(
-    bench: "Bench", target: str, checkpoint: Path, sink: str = "penstock", **options: str
+    bench: "Bench",
+    target: str,
+    checkpoint: Path,
+    sink: str = "penstock",
+    value: str = "value",
+    **options: str,
 ) -> StreamingQuery:
     """Copies what there is, in two tasks or more, and ends. Raises what the query raised."""
     stream = bench.stream(startingOffsets="earliest", minPartitions="2").load()
-    writing = stream.select("value").writeStream.format(sink)
+    writing = stream.selectExpr(value).writeStream.format(sink)
     named = {
         "penstock.bootstrap.servers": bench.cluster.bootstrap,
         "topic": target,
@@ -280,6 +308,31 @@ def copied(
     query: StreamingQuery = writing.options(**named | options).trigger(availableNow=True).start()
     assert query.awaitTermination(RUN_TIMEOUT_S)
     return query
+
+
+def test_the_newest_batch_of_a_copied_checkpoint_ends_the_query_if_its_rows_are_others(
+    bench: "Bench", tmp_path: Path
+) -> None:
+    target = f"{bench.create(2)}-copy"
+    bench.admin.create_topic(target, 1, 1, {})
+    checkpoint, copy, restarted = (tmp_path / name for name in ("checkpoint", "copy", "restarted"))
+    bench.send("a")
+    copied(bench, target, checkpoint)
+    shutil.copytree(checkpoint, copy)
+    bench.send("b")
+    copied(bench, target, checkpoint)
+    others = {"value": "CONCAT('other ', value) AS value"}
+    with pytest.raises(PySparkException, match="committed with 1 other rows and now has 1: noth"):
+        copied(bench, target, copy, **others)
+    forget_last_commit(checkpoint)
+    copied(bench, target, checkpoint, **others)  # as a query that is not deterministic
+    assert values_of(bench, target, "read_committed") == ["a", "b"]
+    bench.send("c")
+    copied(bench, target, checkpoint)
+    shutil.move(checkpoint, restarted)
+    forget_last_commit(restarted)
+    copied(bench, target, restarted)
+    assert values_of(bench, target, "read_committed") == ["a", "b", "c"], "moved, the same rows"
 
 
 def losing_answers(calls: Path) -> type[PenstockDataSource]:

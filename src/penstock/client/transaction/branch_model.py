@@ -40,7 +40,7 @@ class BatchOutcome:
             -1 = not kept.
         visible: Every partition has heard; False = those that have not will within moments.
         digest_then: With `already_committed`, the digest that came with the batch; 0 = unknown, or
-            it is the newest batch.
+            it is the newest batch, which a restarted program may compute with other rows.
     """
 
     already_committed: bool

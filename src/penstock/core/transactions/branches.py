@@ -40,6 +40,7 @@ from penstock.core.transactions.records import (
     LedgerRecord,
 )
 from penstock.core.transactions.refusals import at, refusal
+from penstock.core.transactions.replays import committed_before
 from penstock.core.transactions.state import Book, Branch, Holder
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
@@ -173,7 +174,7 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     _check_named(book, event)
     ledger = _ledger(book, event.application_id, event.checkpoint)
     if event.batch <= ledger.batch:
-        return _committed_before(book, event, ledger)
+        return committed_before(book, event, ledger)
     _check_run(event.application_id, ledger, event.run)
     holder = book.holders.get(event.application_id)
     if not event.branches:
@@ -204,34 +205,6 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
     )
 
 
-def _committed_before(
-    book: Book, event: CommitBatchRequested, ledger: LedgerRecord
-) -> BatchCommitted:
-    rows_then, digest_then = _rows_then(book, ledger, event.batch), 0
-    if event.batch < ledger.batch:
-        digest_then = dict(ledger.digests).get(event.batch, 0)
-    others = 0 != event.digest != digest_then != 0
-    if others or rows_then not in {-1, event.rows}:
-        book.decide(
-            "a committed batch was written again with different rows",
-            id=event.application_id,
-            batch=event.batch,
-            rows_then=rows_then,
-            rows=event.rows,
-            others=others,
-        )
-    return BatchCommitted(already_committed=True, rows_then=rows_then, digest_then=digest_then)
-
-
-def _rows_then(book: Book, ledger: LedgerRecord, batch: int) -> int:
-    """-1: no longer stored. A batch that was empty has no entry: it did not change the ledger."""
-    rows = dict(ledger.rows)
-    if batch in rows or not rows:
-        return rows.get(batch, -1)
-    complete = len(ledger.rows) < book.config.rows_kept or batch > ledger.rows[0][0]
-    return 0 if complete else -1
-
-
 def _advance(book: Book, event: CommitBatchRequested, ledger: LedgerRecord) -> None:
     rows = (*ledger.rows, (event.batch, event.rows))[-book.config.rows_kept :]
     digests = (*ledger.digests, (event.batch, event.digest))
@@ -244,6 +217,7 @@ def _advance(book: Book, event: CommitBatchRequested, ledger: LedgerRecord) -> N
             used_ms=book.time_ms,
             batch=event.batch,
             batch_run=event.run,
+            replay="",
             time_ms=book.time_ms,
             rows=rows,
             digests=tuple((batch, digest) for batch, digest in digests if digest and batch in kept),

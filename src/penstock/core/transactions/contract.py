@@ -234,8 +234,8 @@ class BranchBegun:
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
     """`rows_then`, with `already_committed`: the rows recorded then; 0 = the batch was empty; -1 =
-    no longer stored. `digest_then`: of them, 0 = unknown, or the batch is the newest: a driver that
-    died right after the commit computes that again, and rows may differ then."""
+    no longer stored. `digest_then`: of them, 0 = unknown, or rows may differ: a driver that died
+    right after the commit computes the newest batch again (`replays`)."""
 
     already_committed: bool
     rows_then: int = -1

@@ -166,8 +166,9 @@ class LedgerRecord:
 
     run: the newest that has begun a branch ("" = none is running). `batch_run`, `time_ms`: of
     the last batch. rows: (batch, rows) of the last few, oldest first. superseded: runs that are
-    refused. digests: (batch, digest) of those batches whose digest is known; a release that does
-    not know them reads the rest, and drops them with its next record.
+    refused. digests: (batch, digest) of those batches whose digest is known. replay: the run that
+    first had the answer that a batch is committed, in the newest start of a query that had it. A
+    release that does not know digests or replay drops them with its next record.
     """
 
     checkpoint: str = ""
@@ -179,6 +180,7 @@ class LedgerRecord:
     rows: tuple[tuple[int, int], ...] = ()
     superseded: tuple[str, ...] = ()
     digests: tuple[tuple[int, int], ...] = ()
+    replay: str = ""
 
 
 Value = IdRecord | BranchRecord | LedgerRecord
@@ -230,6 +232,8 @@ def encode_value(value: Value) -> bytes:
             }
             if value.digests:
                 document["digests"] = value.digests
+            if value.replay:
+                document["replay"] = value.replay
     return encode({"v": VERSION, **document}).encode()
 
 
@@ -335,6 +339,7 @@ def decode_value(key: Key, value: bytes) -> Value:
                     digests=tuple(
                         (int(batch), int(digest)) for batch, digest in document.get("digests", ())
                     ),
+                    replay=document.get("replay", ""),
                 )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _FORMAT.corrupt(value, error) from error

@@ -89,6 +89,7 @@ entries = st.one_of(
             rows=st.lists(st.tuples(number, number), max_size=5).map(tuple),
             superseded=texts,
             digests=st.lists(st.tuples(number, st.integers(1, 2**64 - 1)), max_size=5).map(tuple),
+            replay=text,
         ),
     ),
 )
