@@ -86,9 +86,12 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         """Decides. Raises PenstockError: the query fails, and its restart replays the batch."""
         commit(self._options, messages, wait_visible_ms=0)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
-        """Aborts what is open, unless the batch is committed."""
-        abort(self._options, messages)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Aborts what is open, unless the batch is committed. If no task could tell what it has
+        written, only a txnAppId names it: the query's id is known to tasks alone."""
+        app_id = self._options.app_id
+        unnamed = app_id and batch_run(self._options, app_id, JOBS, self._run, batchId)
+        abort(self._options, messages, unnamed or None)
 
 
 class ExactlyOnceBatchWriter(DataSourceArrowWriter):
@@ -114,7 +117,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Aborts what is open, unless the batch is committed; also if no task could tell what it
-        has written. In foreachBatch, those are aborted by the batch's next run."""
+        has written."""
         abort(self._options, messages, self._batch_run(JOBS))
 
     def _batch_run(self, checkpoint: str) -> "BatchRun":
@@ -275,7 +278,8 @@ def abort(
     also calls this if a commit raised although it took effect: the ledger knows that, and nothing
     is done.
 
-    `unnamed`: the run, if no message names it: worker processes that were killed send none.
+    `unnamed`: the run, if no message names it: worker processes that were killed send none. The
+    coordinator knows it by its execution.
     """
     decision = decision_of(messages)
     run = unnamed if decision is None else decision.run
@@ -286,7 +290,7 @@ def abort(
         branches.abort_batch(run, timeout_s=ABORT_S)
     except PenstockError as error:
         if decision is None and error.code is ErrorCode.LEDGER_MISMATCH:
-            return  # of a query, whose id only its tasks know
+            return  # nothing of it is open: its first begin would have made the run known
         _log.warning("batch %d is not aborted yet: %s", run.batch, error.message)
 
 

@@ -21,6 +21,7 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
+from penstock.core.run_name import RunName
 from penstock.core.transactions.config import TransactionConfig
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark import exactly_once
@@ -209,23 +210,24 @@ def test_an_aborted_batch_leaves_nothing_and_its_replay_is_in(query: Query) -> N
     assert query.seen() == ["a"]
 
 
-def test_a_job_of_which_no_task_answers_is_aborted_and_one_of_a_query_left_to_its_next_run(
-    query: Query, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["job", "query"])
+def test_what_no_task_can_tell_of_is_aborted_at_once(
+    query: Query, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def is_open(run: BatchRun) -> bool:
-        with Admin(query.bootstrap) as admin:
-            branches = admin.describe_transaction(run.application_id).branches
-            return any(branch.started_ms for branch in branches)
-
+    """The driver does not know the query's id."""
     commit(query.options, [query.task(query.run(), 0, "first")], wait_visible_ms=0)
-    in_query = query.run(1)
-    query.task(in_query, 0, "of a killed worker")
-    abort(query.options, [None], replace(in_query, checkpoint=JOBS))
-    assert is_open(in_query), "its id is known to tasks alone"
-    job = replace(query.run(), application_id=f"job-{query.name}", checkpoint=JOBS)
-    query.task(job, 0, "of a killed worker")
-    abort(query.options, [None], job)
-    wait_until(lambda: not is_open(job), what="the branch of the job is aborted")
+    run, execution = query.run(1), str(uuid.uuid4())
+    if kind == "job":
+        run = replace(run, application_id=f"job-{query.name}", checkpoint=JOBS)
+    at_task = RunName.of_sink(execution, query.name, "start", "/checkpoint")
+    run = replace(run, run=str(at_task))
+    query.task(run, 0, "of a killed worker")
+    at_driver = batch_run(query.options, run.application_id, JOBS, execution, 1)
+    abort(query.options, [None], at_driver)
+    with Admin(query.bootstrap) as admin:
+        branches = admin.describe_transaction(run.application_id).branches
+        assert not any(branch.started_ms for branch in branches)
+    abort(query.options, [None], batch_run(query.options, run.application_id, JOBS, "new", 1))
     assert not caplog.records
     commit(query.options, [query.task(query.run(1), 0, "a")], wait_visible_ms=0)
     assert query.seen() == ["a", "first"]

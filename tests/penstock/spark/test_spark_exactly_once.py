@@ -65,6 +65,7 @@ class Copying:
         self.app_id = f"copying-{uuid.uuid4()}"
         self.keep: Callable[[DataFrame], DataFrame] = lambda frame: frame
         self.extra: Callable[[DataFrame], DataFrame] | None = None
+        self.sink = "penstock"
         self.runs: list[int] = []
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
@@ -73,7 +74,7 @@ class Copying:
         for output in outputs:
             (
                 output(frame)
-                .write.format("penstock")
+                .write.format(self.sink)
                 .mode("append")
                 .option("penstock.bootstrap.servers", self._bench.cluster.bootstrap)
                 .option("topic", self._target)
@@ -283,6 +284,28 @@ def test_a_job_whose_workers_are_killed_does_not_hold_readers_up(
         timeout_s=60,
     )
     assert values_of(bench, topic, "read_committed") == []
+
+
+def test_a_batch_of_foreach_batch_whose_workers_are_killed_does_not_hold_readers_up(
+    bench: "Bench", spark: SparkSession, copying: Copying
+) -> None:
+    target = f"{bench.topic}-copy"
+    before = values_of(bench, target, "read_uncommitted")
+    spark.dataSource.register(dying())
+    copying.sink = "penstock-dying"
+    bench.send("new")
+    with pytest.raises(PySparkException, match="Python worker exited unexpectedly"):
+        copying.available_now()
+    where = TopicPartition(target, 0)
+    wait_until(
+        lambda: not bench.admin.partition_transactions(where).open,
+        what="readers are not held up",
+        timeout_s=60,
+    )
+    assert len(values_of(bench, target, "read_uncommitted")) > len(before), "rows were in the log"
+    copying.sink = "penstock"
+    copying.available_now()
+    assert values_of(bench, target, "read_committed") == sorted([*before, "new"])
 
 
 # ---------------------------------------------------------------- writeStream

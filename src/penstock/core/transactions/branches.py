@@ -15,6 +15,7 @@ batches reuse branches; their number is that of the tasks that run at once.
 from dataclasses import replace
 from typing import Final
 
+from penstock.core.run_name import RunName
 from penstock.core.transactions import ending
 from penstock.core.transactions.config import check_transactional_id
 from penstock.core.transactions.contract import (
@@ -261,15 +262,21 @@ def _not_open(book: Book, branch: Branch, epoch: int) -> PenstockError:
 
 
 def abort_batch(book: Book, event: AbortBatchRequested) -> BatchAborted:
-    """Aborts the run's open branches; nothing more of the run is accepted. Raises ClusterError."""
+    """Aborts the run's open branches; nothing more of the run is accepted. Raises ClusterError.
+
+    Its execution is enough to name the run: a driver whose tasks cannot tell knows no more.
+    """
     _check(event.application_id, event.checkpoint, event.run, event.batch)
-    ledger = _ledger(book, event.application_id, event.checkpoint)
+    ledger = book.ledgers.get(event.application_id) or LedgerRecord()
+    is_running = RunName.parse(event.run).execution == RunName.parse(ledger.run).execution
+    if not is_running:
+        _ledger(book, event.application_id, event.checkpoint)
     if event.batch <= ledger.batch:
         return BatchAborted(already_committed=True)
     holder = book.holders.get(event.application_id)
-    if holder is not None and event.run == ledger.run:
+    if holder is not None and is_running:
         aborted = _abort(book, _open_branches(holder))
-        superseded = _superseded(book, ledger, event.run)
+        superseded = _superseded(book, ledger, ledger.run)
         book.put_ledger(
             event.application_id,
             replace(ledger, run="", used_ms=book.time_ms, superseded=superseded),

@@ -96,3 +96,16 @@ def test_nothing_is_known_of_names_of_an_older_client() -> None:
     assert again(desk, run("upgraded", "other", "later", "/d")) == LENIENT
     commit(desk, run("next", start="later"), 1)
     assert again(desk, "downgraded", 1) == LENIENT
+
+
+def test_a_run_is_aborted_by_its_execution_alone(desk: Desk) -> None:
+    begun = desk.begin(run=run("killed"), batch=1)
+    desk.abort_batch(run=run("other", start="", at=""), batch=1)
+    assert desk.record("app", begun.branch).is_open
+    driver = run("killed", start="", at="")
+    assert desk.abort_batch(run=driver, batch=1, checkpoint="unknown to the driver") is False
+    assert not desk.record("app", begun.branch).is_open
+    with refused(ErrorCode.PRODUCER_FENCED, "it was aborted"):
+        desk.begin(run=run("killed"), batch=1, task=1)
+    with refused(ErrorCode.LEDGER_MISMATCH):
+        desk.abort_batch(run=driver, batch=1, checkpoint="unknown to the driver")
