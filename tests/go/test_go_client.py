@@ -246,6 +246,34 @@ def test_both_go_on_when_a_leader_is_killed(
     expect_all(read_all(cluster.bootstrap, "t"), sent)
 
 
+def test_partitions_that_a_topic_gets_are_read_and_written(
+    make_cluster: MakeCluster, go: Callable[..., GoProcess]
+) -> None:
+    """A key belongs where every other client puts it, also for who was there before."""
+    cluster = make_cluster(brokers=1)
+    cluster.create_topic("grows", partitions=1)
+    reader = go("fetch", "--bootstrap", cluster.bootstrap, "--topic", "grows", "--follow")
+    writer = go("produce", "--bootstrap", cluster.bootstrap, "--topic", "grows", "--batch", "1")
+    before, *later = [(b"k%d" % number, b"v", 1, ()) for number in range(1_000)]
+    writer.feed([as_json(before)])
+    wait_until(lambda: len(reader.lines()) == 1, what="Go reads the first record")
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_partitions("grows", PARTITIONS)
+    cluster.wait_leaders("grows")
+
+    def spread() -> bool:
+        if later:
+            writer.feed([as_json(later.pop())])
+        return {line["partition"] for line in reader.lines()} == set(range(PARTITIONS))
+
+    wait_until(spread, what="Go writes to the new partitions and reads them")
+    writer.finish()
+    sent = 1_000 - len(later)
+    wait_until(lambda: len(reader.lines()) == sent, what="Go reads all")
+    reader.process.send_signal(signal.SIGINT)
+    reader.finish()
+
+
 def test_mistakes_are_one_line(shared_cluster: Cluster, program: Path) -> None:
     for words, said in (
         (["produce", "--topic", "t", "--codec", "gzip"], "--codec is"),

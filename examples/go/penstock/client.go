@@ -19,7 +19,8 @@ import (
 const (
 	attemptTimeout  = 5 * time.Second
 	retryPause      = 100 * time.Millisecond
-	maxMessageBytes = 64 << 20 // a fetch answer of 50 MiB and its framing
+	metadataMaxAge  = 5 * time.Second // how late a new partition may be noticed
+	maxMessageBytes = 64 << 20        // a fetch answer of 50 MiB and its framing
 )
 
 // Client knows who leads what, and has a connection to each broker. Safe for concurrent use.
@@ -31,6 +32,7 @@ type Client struct {
 	clusterID   string
 	addresses   map[int32]string
 	topics      map[string]*pb.TopicInfo
+	asked       map[string]time.Time
 	connections map[string]*grpc.ClientConn
 }
 
@@ -46,6 +48,7 @@ func NewClient(security Security, bootstrap ...string) (*Client, error) {
 		security:    options,
 		addresses:   map[int32]string{},
 		topics:      map[string]*pb.TopicInfo{},
+		asked:       map[string]time.Time{},
 		connections: map[string]*grpc.ClientConn{},
 	}, nil
 }
@@ -60,19 +63,28 @@ func (c *Client) Close() {
 	c.connections = map[string]*grpc.ClientConn{}
 }
 
-// Topic describes a topic as it was last seen; it asks if the topic was never seen.
+// Topic describes a topic as it was last seen. It asks if that was too long ago, because a topic may
+// get more partitions; if nobody answers, what is known still counts.
 func (c *Client) Topic(ctx context.Context, name string) (*pb.TopicInfo, error) {
-	if topic := c.known(name); topic != nil {
-		return topic, nil
+	known, fresh := c.known(name)
+	if known == nil {
+		err := c.retry(ctx, func() error { return c.refresh(ctx, name) })
+		known, _ = c.known(name)
+		return known, err
 	}
-	err := c.retry(ctx, func() error { return c.refresh(ctx, name) })
-	return c.known(name), err
+	if !fresh {
+		if err := c.refresh(ctx, name); err != nil && !retriable(err) {
+			return nil, err
+		}
+		known, _ = c.known(name)
+	}
+	return known, nil
 }
 
-func (c *Client) known(topic string) *pb.TopicInfo {
+func (c *Client) known(topic string) (info *pb.TopicInfo, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.topics[topic]
+	return c.topics[topic], time.Since(c.asked[topic]) < metadataMaxAge
 }
 
 // retry repeats a step while its error is retriable and the context lasts.
@@ -93,6 +105,9 @@ func (c *Client) retry(ctx context.Context, step func() error) error {
 // refresh asks one broker after the other about a topic, until one answers.
 func (c *Client) refresh(ctx context.Context, topic string) error {
 	err := error(newError(pb.ErrorCode_ERROR_CODE_INVALID_REQUEST, "no bootstrap address was given"))
+	c.mu.Lock()
+	c.asked[topic] = time.Now()
+	c.mu.Unlock()
 	for _, address := range c.candidates() {
 		var answer *pb.MetadataResponse
 		answer, err = c.metadata(ctx, address, topic)
@@ -157,7 +172,13 @@ func keepNewerLeaders(before, topic *pb.TopicInfo) {
 // leader is who leads a partition, as far as known.
 func (c *Client) leader(topic string, partition int) (pb.BrokerServiceClient, *pb.PartitionInfo, error) {
 	c.mu.Lock()
-	info := c.topics[topic].Partitions[partition]
+	partitions := c.topics[topic].Partitions
+	if partition >= len(partitions) {
+		c.mu.Unlock()
+		return nil, nil, newError(pb.ErrorCode_ERROR_CODE_UNKNOWN_PARTITION,
+			fmt.Sprintf("%s/%d does not exist: the topic was created again", topic, partition))
+	}
+	info := partitions[partition]
 	address := c.addresses[info.Leader]
 	c.mu.Unlock()
 	if address == "" {

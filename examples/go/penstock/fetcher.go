@@ -12,7 +12,8 @@ import (
 
 const fetchWait = 500 * time.Millisecond
 
-// Fetcher reads all partitions of a topic from their beginnings, each in order.
+// Fetcher reads all partitions of a topic from their beginnings, each in order; also those that the
+// topic gets later.
 type Fetcher struct {
 	client  *Client
 	topic   *pb.TopicInfo
@@ -27,24 +28,43 @@ func NewFetcher(ctx context.Context, client *Client, topic string) (*Fetcher, er
 		return nil, err
 	}
 	f := &Fetcher{client: client, topic: info}
-	for partition := range info.Partitions {
+	return f, f.grow(ctx)
+}
+
+// grow adds the partitions that the Fetcher does not read yet.
+func (f *Fetcher) grow(ctx context.Context) error {
+	for partition := len(f.offsets); partition < len(f.topic.Partitions); partition++ {
 		start, err := f.listOffset(ctx, partition, &pb.ListOffsetsPartition{
 			Spec: &pb.ListOffsetsPartition_Earliest{Earliest: &pb.Earliest{}}})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		end, err := f.listOffset(ctx, partition, &pb.ListOffsetsPartition{
 			Spec: &pb.ListOffsetsPartition_Latest{Latest: &pb.Latest{}}})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		f.offsets = append(f.offsets, start)
 		f.ends = append(f.ends, end)
 	}
-	return f, nil
+	return nil
 }
 
-// AtEnd says whether all that was there when the Fetcher was made has been read.
+// follow takes over what the topic is now. One that was created again is another topic.
+func (f *Fetcher) follow(ctx context.Context) error {
+	info, err := f.client.Topic(ctx, f.topic.Topic)
+	if err != nil {
+		return err
+	}
+	if info.TopicId != f.topic.TopicId {
+		return newError(pb.ErrorCode_ERROR_CODE_TOPIC_ID_MISMATCH,
+			fmt.Sprintf("topic %q was created again: it is another topic now", info.Topic))
+	}
+	f.topic = info
+	return f.grow(ctx)
+}
+
+// AtEnd says whether all that was there when the Fetcher saw each partition first has been read.
 func (f *Fetcher) AtEnd() bool {
 	for partition, offset := range f.offsets {
 		if offset < f.ends[partition] {
@@ -60,6 +80,9 @@ func (f *Fetcher) AtEnd() bool {
 // The order of partitions is arbitrary. A batch that fails its checks is an error, as is a
 // position that retention has passed: nothing is skipped silently.
 func (f *Fetcher) Fetch(ctx context.Context) ([]Record, error) {
+	if err := f.follow(ctx); err != nil {
+		return nil, err
+	}
 	records, err := f.fetchAll(ctx, 0)
 	if len(records) > 0 || err != nil {
 		return records, err

@@ -21,18 +21,19 @@ type Producer struct {
 
 	mu       sync.Mutex // one Produce at a time: order
 	identity *Identity
-	next     map[topicPartition]int32
+	next     map[logOf]int32
 	ended    error
 }
 
-type topicPartition struct {
-	topic     string
+// logOf is a partition of a topic by its id: one that is created again has another, and begins anew.
+type logOf struct {
+	topicID   string
 	partition int
 }
 
 // NewProducer makes a producer on a client; nothing needs to be closed.
 func NewProducer(client *Client, codec pb.Codec) *Producer {
-	return &Producer{client: client, codec: codec, next: map[topicPartition]int32{}}
+	return &Producer{client: client, codec: codec, next: map[logOf]int32{}}
 }
 
 // Produce returns when all in-sync replicas have every record. The order of records with the
@@ -63,17 +64,17 @@ func (p *Producer) Produce(ctx context.Context, topic string, records []Record) 
 		if len(part) == 0 {
 			continue
 		}
-		where := topicPartition{topic, partition}
+		where := logOf{info.TopicId, partition}
 		identity := *p.identity
 		identity.BaseSequence = p.next[where]
 		sends.Go(func() {
-			failures[partition] = p.send(ctx, info.TopicId, where, part, identity)
+			failures[partition] = p.send(ctx, topic, where, part, identity)
 		})
 	}
 	sends.Wait()
 	for partition, part := range parts {
 		if failures[partition] == nil && len(part) > 0 {
-			where := topicPartition{topic, partition}
+			where := logOf{info.TopicId, partition}
 			// Wraps from 2**31 - 1 to 0.
 			p.next[where] = int32((int64(p.next[where]) + int64(len(part))) & 0x7fffffff)
 		}
@@ -97,21 +98,21 @@ func split(records []Record, partitions int, choose func([]byte, int) int) [][]R
 }
 
 func (p *Producer) send(
-	ctx context.Context, topicID string, where topicPartition, records []Record, identity Identity,
+	ctx context.Context, topic string, where logOf, records []Record, identity Identity,
 ) error {
 	batch, err := BuildBatch(records, p.codec, identity)
 	if err != nil {
 		return err
 	}
-	return p.client.followLeader(ctx, where.topic, where.partition,
+	return p.client.followLeader(ctx, topic, where.partition,
 		func(ctx context.Context, leader pb.BrokerServiceClient, info *pb.PartitionInfo) error {
 			answer, err := call(ctx, leader.Produce, &pb.ProduceRequest{
 				ClusterId: p.client.cluster(),
 				Acks:      pb.Acks_ACKS_ALL,
 				TimeoutMs: uint32(attemptTimeout.Milliseconds()),
 				Partitions: []*pb.ProducePartition{{
-					Topic:       where.topic,
-					TopicId:     topicID,
+					Topic:       topic,
+					TopicId:     where.topicID,
 					Partition:   uint32(where.partition),
 					LeaderEpoch: info.LeaderEpoch,
 					Batch:       batch,
