@@ -1,11 +1,12 @@
 """The checker: reads histories, reports PASS or which rule was broken, with the records.
 
     pass 1  sends, acknowledgements, the final read-back  ─▶ per-stream ranges, per-partition runs
-    pass 2  what live readers saw, compared with the final read-back
+    pass 2  what live readers saw, and transactions, compared with the final read-back
 
-It decides without I/O: events in, a `Verdict` out; `check_files` is the thin shell. Memory is a
-range per unbroken stretch of a stream and 32 bytes per run of the final read-back: 35 MB beside
-the program for 100 million records written in batches of 100 (`benchmarks/verify_memory.py`).
+It decides without I/O: events in, a `Verdict` out; `check_files` is the thin shell. Memory is 16
+bytes per unbroken stretch of a stream, 32 per run of the final read-back and 16 per transfer of a
+bank: 35 MB beside the program for 100 million records written in batches of 100
+(`benchmarks/verify_memory.py`). Transactions take none once they have ended.
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6), vanished
 (I2, I6: read, then gone), skipped (I17), ended (I24). `check_groups.py`, `check_transactions.py`,
@@ -63,7 +64,7 @@ class Checker:
         self._positions: dict[tuple[str, int], int] = {}
         self._gaps = _Gaps()
         self._group = GroupChecker(self._breach)
-        self._transactions = TransactionChecker(self._breach)
+        self._transactions = TransactionChecker(self._breach, self._acked, self._logged)
         self._pipe = PipeChecker(self._breach)
         self._ring = RingChecker(self._breach, self._transactions.aborted_of)
         self._judged_by: dict[str, Callable[[Event], None]] = {
@@ -126,7 +127,7 @@ class Checker:
     def settle(self) -> None:
         """Between the passes, when the outcome of transactions and the content of the log are
         known."""
-        self._transactions.settle(self._acked)
+        self._transactions.settle()
         self._offsets = {at: log.intervals() for at, log in self._final.items()}
 
     def second_pass(self, event: Event) -> None:
@@ -139,12 +140,16 @@ class Checker:
                 self._positions[event["r"], event["p"]] = event["o"] + 1
                 where = f"partition {event['p']} offset {event['o']}"
                 self._breach("changed", 1, f"{where}, seen by {event['r']}")
+            case "send" if "x" in event:
+                self._transactions.sent(event)
+            case "ended-tx":
+                self._transactions.ended_again(event)
             case _:
                 pass
 
     def finish(self) -> Verdict:
         """The verdict; call once, after both passes."""
-        self._transactions.finish(self._logged)
+        self._transactions.finish()
         self._pipe.finish(self._logged)
         self._ring.finish(self._logged)
         self._compare_outcomes()

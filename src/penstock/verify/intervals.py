@@ -4,6 +4,7 @@ A stream of records that all arrived is one range, however long it is: this boun
 memory (`check.py`).
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
@@ -14,8 +15,8 @@ class IntervalSet:
     __slots__ = ("_highs", "_lows")
 
     def __init__(self) -> None:
-        self._lows: list[int] = []
-        self._highs: list[int] = []
+        self._lows = array("q")
+        self._highs = array("q")
 
     def add(self, lo: int, hi: int) -> None:
         """Adds [lo, hi), merging what touches it."""
@@ -27,8 +28,8 @@ class IntervalSet:
         if first < last:
             lo = min(lo, self._lows[first])
             hi = max(hi, self._highs[last - 1])
-        self._lows[first:last] = [lo]
-        self._highs[first:last] = [hi]
+        self._lows[first:last] = array("q", (lo,))
+        self._highs[first:last] = array("q", (hi,))
 
     def overlap(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """The parts of [lo, hi) that are in the set."""
