@@ -26,6 +26,7 @@ from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
+from penstock.client.consumer.one_poll import OnePoll
 from penstock.client.consumer.read_result import ReadResult
 from penstock.client.consumer.reading import READ_BYTES_MAX, EndReader, ReadLimits, ReadStart
 from penstock.client.consumer.seeking import Seeker
@@ -86,6 +87,7 @@ class AsyncConsumer:
             self._arrived.set,
         )
         self._session.begun = self._fetcher.poke
+        self._one_poll = OnePoll()
         self._starting = asyncio.Lock()
         self._started = False
         self._has_source = False
@@ -230,7 +232,8 @@ class AsyncConsumer:
         Batches of a partition come in the order of their offsets, without gaps except for offsets
         that hold no record for users.
 
-        Raises MisuseError before `subscribe` or `assign`, as there is nothing to read;
+        Raises MisuseError before `subscribe` or `assign`, as there is nothing to read, and while
+        another task or thread polls, who would commit what the other one has in hand;
         OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError TOPIC_ID_MISMATCH,
         UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and offset, again on every
         poll until that partition is seeked, paused or unassigned; and permanent refusals of the
@@ -245,27 +248,8 @@ class AsyncConsumer:
         await self._start()
         if not self._has_source:
             raise MisuseError("nothing to read: call subscribe or assign before poll")
-        now_s = asyncio.get_running_loop().time()
-        deadline = None if timeout_s is None else now_s + timeout_s
-        self._assignment.poll_began()
-        self._session.poll_began()
-        try:
-            while True:
-                self._arrived.clear()
-                await self._session.rebalance()
-                batches = self._assignment.collect(max_records or UNLIMITED)
-                # Also without batches: a loop that was left or a revoked partition freed a buffer.
-                self._fetcher.poke()
-                if batches:
-                    return batches
-                self._raise_errors()
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    return []
-        finally:
-            self._session.poll_ended()
+        async with self._one_poll.turn():
+            return await self._poll(timeout_s, max_records or UNLIMITED)
 
     async def poll_arrow(
         self,
@@ -493,6 +477,29 @@ class AsyncConsumer:
                 await self._close()
 
     # -- inside ------------------------------------------------------------------------------
+
+    async def _poll(self, timeout_s: float | None, max_records: int) -> list[ConsumedBatch]:
+        now_s = asyncio.get_running_loop().time()
+        deadline = None if timeout_s is None else now_s + timeout_s
+        self._assignment.poll_began()
+        self._session.poll_began()
+        try:
+            while True:
+                self._arrived.clear()
+                await self._session.rebalance()
+                batches = self._assignment.collect(max_records)
+                # Also without batches: a loop that was left or a revoked partition freed a buffer.
+                self._fetcher.poke()
+                if batches:
+                    return batches
+                self._raise_errors()
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    return []
+        finally:
+            self._session.poll_ended()
 
     async def _close(self) -> None:
         try:

@@ -1,7 +1,8 @@
 """The sync consumer: its async namesake, driven from the loop thread.
 
 Decides nothing. Every method passes its arguments to the async client and blocks the calling thread
-until that is done; errors and meanings are documented there. Clients can be shared between threads.
+until that is done; errors and meanings are documented there. Threads can share it, but one at a
+time polls it (one_poll.py).
 Ctrl-C interrupts a waiting call and leaves the client usable; what an interrupted poll had is
 returned by the next one (handing_over.py).
 """

@@ -781,3 +781,33 @@ async def test_a_listener_that_was_cancelled_is_told_again_what_was_lost(
         await wait_until_async(lambda: has(one, PARTITIONS), what="it owns all again")
         assert heard.of("lost") == [everything]
         assert heard.of("assigned") == [everything, everything]
+
+
+async def test_a_second_task_and_a_listener_that_poll_are_refused(
+    shared_broker: Cluster, name: str
+) -> None:
+    class Polls:
+        async def on_assigned(self, _: frozenset[TopicPartition]) -> None:
+            with pytest.raises(MisuseError, match="the poll that called this listener"):
+                await consumer.poll(0)
+            polling.set()
+            await goes_on.wait()
+
+        async def on_revoked(self, _: frozenset[TopicPartition]) -> None: ...
+
+        async def on_lost(self, _: frozenset[TopicPartition]) -> None: ...
+
+    polling, goes_on = asyncio.Event(), asyncio.Event()
+    async with AsyncConsumer(shared_broker.bootstrap, group_id=name) as consumer:
+        await consumer.subscribe(name, listener=Polls())
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(consumer.poll(None))
+            await polling.wait()
+            with pytest.raises(MisuseError, match="one consumer for each thread or task"):
+                await consumer.poll(0)
+            with pytest.raises(MisuseError, match="WorkerPool"):
+                await anext(aiter(consumer))
+            first.cancel()
+            goes_on.set()
+            assert await consumer.poll(0) == [], "one that is cancelled is waited for"
+            assert first.cancelled()

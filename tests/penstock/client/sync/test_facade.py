@@ -45,7 +45,7 @@ def count(cluster: Cluster, topic: str) -> int:
         return sum(log.high_watermark for log in admin.describe_logs([topic])[0].logs)
 
 
-def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None:
+def test_threads_share_a_producer_and_one_reads_along(shared_broker: Cluster) -> None:
     shared_broker.create_topic("threads", partitions=2)
     names = range(4)
     with (
@@ -68,7 +68,7 @@ def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None
                     seen.extend((r.offset, r.key, int(r.value or b"")) for r in batch.records())
 
         threads = [threading.Thread(target=send, args=(name,)) for name in names]
-        threads += [threading.Thread(target=read) for _ in range(2)]
+        threads += [threading.Thread(target=read)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -76,6 +76,46 @@ def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None
     for name in names:
         mine = sorted((offset, value) for offset, key, value in seen if key == b"%d" % name)
         assert [value for _, value in mine] == list(range(2_000))
+
+
+def test_a_thread_that_polls_while_another_one_does_is_refused(
+    shared_broker: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its poll would say that the other one's records are done. It may close the consumer."""
+    topic = own_name(request)
+    shared_broker.create_topic(topic)
+    polling = threading.Event()
+    with (
+        Consumer(shared_broker.bootstrap) as consumer,
+        Producer(shared_broker.bootstrap) as producer,
+        ThreadPoolExecutor(1) as other,
+    ):
+        consumer.assign([TopicPartition(topic, 0)])
+        assignment = consumer.core._assignment
+        collect = assignment.collect
+
+        def seen(max_records: int) -> list[ConsumedBatch]:
+            polling.set()
+            return collect(max_records)
+
+        monkeypatch.setattr(assignment, "collect", seen)
+        first = other.submit(consumer.poll, None)
+        assert polling.wait(PATIENCE_S)
+        calls: list[Callable[[], object]] = [consumer.poll, consumer.poll_arrow]
+        calls.append(lambda: next(iter(consumer)))
+        for call in calls:
+            with pytest.raises(MisuseError, match="one consumer for each thread"):
+                call()
+        producer.send(topic, b"it goes on")
+        producer.flush(PATIENCE_S)
+        assert sum(batch.record_count for batch in first.result(PATIENCE_S)) == 1
+        assert consumer.poll(0) == [], "one after the other is allowed, whoever polls"
+        polling.clear()
+        second = other.submit(consumer.poll, None)
+        assert polling.wait(PATIENCE_S)
+        consumer.close()
+        with pytest.raises(ClusterError, match="closed"):
+            second.result(PATIENCE_S)
 
 
 def test_control_c_interrupts_a_waiting_poll_and_leaves_the_client_usable(
