@@ -93,6 +93,7 @@ class AsyncConsumer:
         self._has_source = False
         self._closing = asyncio.Lock()
         self._closer: asyncio.Task[None] | None = None
+        self._closed = False
         self._ended: PenstockError | None = None
 
     async def __aenter__(self) -> Self:
@@ -462,7 +463,8 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Leaves the group, ends fetching and closes the connections.
 
-        Can be called repeatedly: later calls return when the first one has.
+        Can be called repeatedly: later calls return when the first one has, and do the rest if that
+        was cancelled.
 
         With `enable_auto_commit`, what earlier polls returned is committed; what the last one
         returned is not, because you have not said that it is done: if it is, call `commit` first.
@@ -472,9 +474,13 @@ class AsyncConsumer:
         if self._ended is None:
             self._tasks.check_loop()
         async with self._closing:  # nobody ends the event loop under the call that came first
-            if self._closer is None:
+            if not self._closed:
                 self._closer = asyncio.current_task()
-                await self._close()
+                try:
+                    await self._close()
+                finally:
+                    self._closer = None
+                self._closed = True
 
     # -- inside ------------------------------------------------------------------------------
 

@@ -227,7 +227,11 @@ class Consumer:
         with self._closing:
             if not self._closed:
                 self._closed = True
-                self._loop.run_with_errands(self._core.close())
+                try:
+                    self._loop.run_with_errands(self._core.close())
+                except BaseException:
+                    self._closed = False  # the next call does the rest
+                    raise
                 self._loop.release(self)
 
     def close_at_exit(self) -> None:

@@ -186,6 +186,36 @@ def test_records_that_control_c_kept_from_the_user_are_returned_by_the_next_poll
         assert batches[0].first_offset == 10
 
 
+def test_a_close_that_control_c_interrupted_can_be_called_again(
+    shared_broker: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = own_name(request)
+    shared_broker.create_topic(topic)
+    consumer = Consumer(shared_broker.bootstrap)
+    consumer.assign([TopicPartition(topic, 0)])
+    cluster = consumer.core._cluster
+    aclose = cluster.aclose
+    closed: list[bool] = []
+
+    with control_c() as interrupt:
+
+        async def close_and_strike() -> None:
+            if not interrupt.struck:
+                interrupt.strike()
+                await asyncio.get_running_loop().create_future()
+            await aclose()
+            closed.append(True)
+
+        monkeypatch.setattr(cluster, "aclose", close_and_strike)
+        consumer.close()
+    assert not closed
+    consumer.close()
+    assert closed
+    assert consumer not in shared_loop()._clients
+    consumer.close()
+    assert len(closed) == 1
+
+
 def test_control_c_does_not_undo_a_seek_that_came_after_the_records() -> None:
     states = Assignment()
     here = TopicPartition("seeked", 0)
