@@ -1,20 +1,23 @@
 """What happens to a record whose handler fails for good, in worker pools and in transformers.
 
 It goes to a dead-letter topic, with its key, value and headers, and with five more headers that say
-where it came from and why; without such a topic, the program stops: nothing is skipped silently.
+where it came from and why; without such a topic, the program stops: nothing is skipped silently. It
+also stops at a letter that is too large for its topic: what an exception says is left out first,
+then someone has to raise `max.message.bytes` of that topic.
 """
 
 from typing import Final
 
 from penstock.client.model import Record
 from penstock.core.columns import Header
-from penstock.errors import ClusterError
+from penstock.errors import ClusterError, PenstockError
 
 _CAUSE_CHARS_MAX: Final = 1_000
 
 
 class HandlerFailedError(ClusterError):
-    """A record could not be handled, and there is no dead-letter topic: the program has stopped."""
+    """A record could not be handled, and there is no dead-letter topic, or none that it fits into:
+    the program has stopped."""
 
 
 def place_of(record: Record) -> str:
@@ -31,6 +34,11 @@ def cause_text(cause: BaseException) -> str:
         said = "(its text is not available)"
     text = f"{type(cause).__name__}: {said}"[:_CAUSE_CHARS_MAX]
     return text.encode(errors="backslashreplace").decode()
+
+
+def without_text(cause: str) -> str:
+    """The exception's type alone: for a letter that is too large with all of `cause_text`."""
+    return cause.partition(":")[0]
 
 
 def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, ...]:
@@ -51,4 +59,18 @@ def handler_failed(record: Record, cause: str, attempts: int) -> HandlerFailedEr
         f"{place_of(record)}: the handler failed {attempts} times, the last time with {cause}; "
         "the program has stopped and has not committed the record. Fix the handler, or set "
         "dead_letter_topic"
+    )
+
+
+def letter_too_large(
+    record: Record, cause: str, attempts: int, topic: str, refusal: PenstockError
+) -> HandlerFailedError:
+    """The error of a program whose dead-letter topic refuses the letter for its size, even without
+    the exception's text."""
+    return HandlerFailedError(
+        f"{place_of(record)}: the handler failed {attempts} times, the last time with {cause}; "
+        f"with the headers of a dead letter, the record is too large for {topic}: "
+        f"{refusal.message}. The program has stopped and has not committed the record: raise "
+        f"max.message.bytes of {topic}, and start it again",
+        refusal.code,
     )

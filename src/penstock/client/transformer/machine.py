@@ -26,11 +26,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from penstock.client.dead_letters import HandlerFailedError, handler_failed, letter_headers
+from penstock.client.dead_letters import (
+    HandlerFailedError,
+    handler_failed,
+    letter_headers,
+    letter_too_large,
+    without_text,
+)
 from penstock.client.model import Record
 from penstock.client.transformer.config import RECORDS_PER_COMMIT, TransformConfig
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
 
 POLL_MAX_MS: Final = 200
 PASS_MAX_MS: Final = 1_000
@@ -205,6 +212,17 @@ class TransformModel:
         if failures.count <= self._config.retries or self._config.dead_letter_topic:
             return None
         return handler_failed(record, cause, failures.count)
+
+    def letter_too_large(self, record: Record, refusal: PenstockError) -> HandlerFailedError | None:
+        """Its dead-letter topic has refused the letter for its size: the next one says less.
+        Returns an error if this one already did, and the program stops."""
+        failures = self._failed[_place(record)]
+        short, topic = without_text(failures.cause), self._config.dead_letter_topic
+        if failures.cause == short:
+            return letter_too_large(record, short, failures.count, topic, refusal)
+        failures.cause = short
+        self.failed()
+        return None
 
     # -- outcomes of transactions ------------------------------------------------------------
 

@@ -272,7 +272,8 @@ class AsyncTransformer:
     def handler_failed(self, record: Record, cause: Exception, letter: Letter | None) -> None:
         """Internal: raises what ends the loop."""
         if letter is not None:
-            raise cause
+            self._letter_failed(record, cause)
+            return
         unknown = self._output.unknown_topic
         if unknown is not None and is_behind(cause, unknown):
             raise unknown
@@ -285,6 +286,13 @@ class AsyncTransformer:
         if final is not None:
             raise final from cause
         _log.warning("%s: the handler failed, trying again: %s", place_of(record), text)
+
+    def _letter_failed(self, record: Record, cause: Exception) -> None:
+        if not isinstance(cause, PenstockError) or cause.code is not ErrorCode.RECORD_TOO_LARGE:
+            raise cause
+        final = self._model.letter_too_large(record, cause)
+        if final is not None:
+            raise final from cause
 
     async def between(self) -> AsyncOut | None:
         """Internal: in the middle of a pass. Commits, and continues in the next transaction; None:

@@ -31,14 +31,16 @@ from penstock.client.dead_letters import (
     cause_text,
     handler_failed,
     letter_headers,
+    letter_too_large,
     place_of,
+    without_text,
 )
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.producer import INTERRUPTED_FLUSH_S, AsyncProducer
 from penstock.client.workers.unfinished import Unfinished
 from penstock.core.types import TopicPartition
-from penstock.errors import MisuseError, PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
@@ -347,13 +349,21 @@ class AsyncWorkerPool:
         text = cause_text(cause)
         if self._producer is None:
             raise handler_failed(record, text, attempts) from cause
-        headers = letter_headers(record, text, attempts)
-        delivery = await self._producer.send(
-            self.config.dead_letter_topic, record.value, record.key, headers=headers
-        )
-        await delivery
+        topic = self.config.dead_letter_topic
+        for said in (text, without_text(text)):
+            headers = letter_headers(record, said, attempts)
+            try:
+                await (await self._producer.send(topic, record.value, record.key, headers=headers))
+            except PenstockError as error:
+                if error.code is not ErrorCode.RECORD_TOO_LARGE:
+                    raise
+                refusal = error
+            else:
+                break
+        else:
+            raise letter_too_large(record, text, attempts, topic, refusal) from cause
         self.dead_lettered += 1
-        _log.warning("%s went to %s: %s", place_of(record), self.config.dead_letter_topic, text)
+        _log.warning("%s went to %s: %s", place_of(record), topic, text)
 
     async def _idle(self, entries: list[_Owned]) -> None:
         """Waits until no handler of these is running, and none is waiting unless it was dropped."""

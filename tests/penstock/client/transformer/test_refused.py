@@ -10,12 +10,16 @@ import pytest
 from support.cluster import Cluster
 from support.names import own_name
 from support.transforming import PARTITIONS, Output, Running, fill, make_source
+from support.waiting import wait_until_async
 
 from penstock.client import (
     AsyncAdmin,
+    AsyncConsumer,
     AsyncOut,
+    AsyncProducer,
     AsyncTransformer,
     Consumer,
+    HandlerFailedError,
     Out,
     Record,
     TopicPartition,
@@ -96,6 +100,36 @@ async def test_output_that_is_refused_for_good_is_its_records_failure_if_the_han
     assert not one.errors
     headers = dict(letters.seen[0].headers)
     assert b"DeliveryError" in (headers["penstock-dlt-error"] or b"")
+
+
+@pytest.mark.parametrize("size", [3_500, 4_000])
+async def test_a_letter_that_its_topic_has_no_room_for_says_less_or_ends_it(
+    shared_cluster: Cluster, request: pytest.FixtureRequest, size: int
+) -> None:
+    source = make_source(shared_cluster, own_name(request))
+    topic = f"{source}.dlt"
+    shared_cluster.create_topic(topic, configs={"max.message.bytes": "4096"})
+    async with AsyncProducer(shared_cluster.bootstrap) as producer:
+        await producer.send(source, b"v" * size, partition=0)
+
+    async def handle(_: Record, __: AsyncOut) -> None:
+        raise ValueError("too long " * 200)
+
+    given: dict[str, Any] = {"group_id": source, "source": source, "backoff_ms": 0, "retries": 0}
+    async with AsyncTransformer(shared_cluster.bootstrap, dead_letter_topic=topic, **given) as loop:
+        if size == 4_000:
+            with pytest.raises(HandlerFailedError, match=f"max.message.bytes of {topic}") as ended:
+                await loop.run(handle)
+            assert ended.value.code is ErrorCode.RECORD_TOO_LARGE
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(loop.run(handle))
+            await wait_until_async(lambda: loop.model.committed_letters == 1, what="a letter")
+            loop.stop()
+    async with AsyncConsumer(shared_cluster.bootstrap) as consumer:
+        read = await consumer.read_to_end(topic)
+    (letter,) = (record for batch in read.batches for record in batch.records())
+    assert dict(letter.headers)["penstock-dlt-error"] == b"ValueError"
 
 
 async def test_a_topic_that_is_deleted_under_it_ends_it_by_its_name(

@@ -327,6 +327,50 @@ def test_control_c_commits_what_is_done_and_leaves_the_group_before_the_program_
     assert sum(offset.offset for offset in left.offsets.values()) >= 5
 
 
+async def test_a_letter_that_its_topic_has_no_room_for_says_less_or_is_a_clear_error(
+    shared_broker: Cluster, name: str
+) -> None:
+    letters = name + ".small"
+    shared_broker.create_topic(letters, configs={"max.message.bytes": "4096"})
+
+    def handle(_: Record) -> None:
+        raise ValueError("too long " * 200)
+
+    async def run(value: bytes) -> None:
+        async with AsyncProducer(shared_broker.bootstrap) as producer:
+            await producer.send(name, value, partition=0)
+        config = WorkerConfig(retries=0, commit_interval_ms=50, dead_letter_topic=letters)
+        pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+        await run_until(pool, lambda: pool.dead_lettered >= 1)
+
+    await run(b"v" * 3_500)
+    with pytest.raises(ExceptionGroup) as ended:
+        await run(b"v" * 4_000)
+    (error,) = ended.value.exceptions
+    assert isinstance(error, HandlerFailedError)
+    assert error.code is ErrorCode.RECORD_TOO_LARGE
+    for said in (
+        f"{name}/0 offset 1",
+        "ValueError: too long",
+        "4096",
+        f"max.message.bytes of {letters}",
+    ):
+        assert said in str(error)
+    assert await committed(shared_broker, name, name) == 1
+    async with AsyncAdmin(shared_broker.bootstrap) as admin:
+        await admin.alter_configs(letters, {"max.message.bytes": "8192"})
+    await run(b"v")
+    async with AsyncConsumer(shared_broker.bootstrap) as consumer:
+        read = await consumer.read_to_end(letters)
+    causes = [
+        dict(record.headers)["penstock-dlt-error"]
+        for batch in read.batches
+        for record in batch.records()
+    ]
+    assert causes[0] == b"ValueError"
+    assert len(causes) >= 2
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
