@@ -163,6 +163,10 @@ class AsyncWorkerPool:
         self._changed = asyncio.Event()
         self._stopping = False
         self._ended: asyncio.Event | None = None
+        self._task: asyncio.Task[object] | None = None
+        """Runs, and has not begun to end."""
+        self.exiting = False
+        """The program ends."""
         self._commit_s: float | None = None
         self.handled = 0
         self.retried = 0
@@ -180,6 +184,7 @@ class AsyncWorkerPool:
         dead-letter topic), or an error that stops the consumer or the sending of a dead letter.
         """
         self._ended = asyncio.Event()
+        self._task = asyncio.current_task()
         try:
             await self._open_dead_letters()
             await self._consumer.subscribe(self._topics, listener=self)
@@ -197,6 +202,12 @@ class AsyncWorkerPool:
             raise
         finally:
             await self._end(self._ended)
+
+    def give_up(self) -> None:
+        """Internal: the program ends. `run` commits what is done and leaves the group at once."""
+        self.exiting = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def ended(self) -> None:
         """Internal: returns when `run` has, or at once if it was never called."""
@@ -319,7 +330,9 @@ class AsyncWorkerPool:
         for attempt in range(self.config.retries + 1):
             try:
                 await self._call(work.record)
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            except Exception as error:
+                if self.exiting:
+                    raise
                 cause = error
             else:
                 self.handled += 1
@@ -339,10 +352,23 @@ class AsyncWorkerPool:
         if self._is_async:
             answer = self._handler(record)
         else:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._handler, record)
+            answer = await self._begin(record)
         if inspect.isawaitable(answer):  # also of what did not look like an async function
             await answer
+
+    def _begin(self, record: Record) -> Awaitable[Awaitable[None] | None]:
+        """The plain handler, in one of the threads. If Python refuses to run it there, that says
+        nothing about the record, which must not become a dead letter for it."""
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._threads, self._handler, record)
+        except RuntimeError as error:
+            self.exiting = True
+            raise MisuseError(
+                f"the worker pool has stopped at {place_of(record)}, and has committed what is "
+                "done: the program's main thread has ended, and then Python starts nothing in the "
+                "threads of a pool. Call run in the main thread, or join the thread that runs it"
+            ) from error
 
     async def _give_up(self, record: Record, cause: Exception) -> None:
         attempts = self.config.retries + 1
@@ -402,6 +428,7 @@ class AsyncWorkerPool:
                 self._owned[where].committed = offset.offset
 
     async def _end(self, ended: asyncio.Event) -> None:
+        self._task = None
         try:
             await self._commit(list(self._owned))
             await self._consumer.close()

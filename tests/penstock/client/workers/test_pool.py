@@ -327,6 +327,67 @@ def test_control_c_commits_what_is_done_and_leaves_the_group_before_the_program_
     assert sum(offset.offset for offset in left.offsets.values()) >= 5
 
 
+AT_EXIT = """
+import sys, threading
+from concurrent.futures import thread as threads
+from penstock.client import WorkerConfig, WorkerPool
+
+begun, pause = threading.Event(), threading.Event()
+
+def until(condition):
+    while not condition():
+        pause.wait(0.01)
+
+def handle(record):
+    begun.set()
+    until(lambda: threads._shutdown)  # from here on, Python starts nothing in pools' threads
+    if record.value == b"0":
+        until(lambda: pool.core.dead_lettered or pool.core._ended.is_set())
+
+config = WorkerConfig(workers=4, retries=0, dead_letter_topic=sys.argv[2] + ".dlt")
+pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
+threading.Thread(target=pool.run, daemon=sys.argv[3] == "daemon").start()
+begun.wait()
+"""
+IDLE_AT_EXIT = """
+import sys, threading
+from penstock.client import WorkerPool
+
+handled = threading.Event()
+pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], lambda record: handled.set())
+threading.Thread(target=pool.run, daemon=True).start()
+handled.wait()
+"""
+
+
+@pytest.mark.parametrize("daemon", ["daemon", "other"])
+def test_a_program_that_ends_makes_no_dead_letters_of_what_it_does_not_handle(
+    shared_broker: Cluster, name: str, daemon: str
+) -> None:
+    fill(shared_broker, name, 50)
+    program = [sys.executable, "-c", AT_EXIT, shared_broker.bootstrap, name, daemon]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+    said = "the program's main thread has ended"
+    assert (ended.returncode, said in ended.stderr) == (0, daemon != "daemon"), ended.stderr
+    with Admin(shared_broker.bootstrap) as admin:
+        assert admin.describe_group(name).members == ()
+        letters = admin.describe_logs([name + ".dlt"])[0].logs
+    assert sum(log.high_watermark for log in letters) == 0
+
+
+def test_a_pool_in_a_daemon_thread_commits_and_leaves_at_exit(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 1)
+    program = [sys.executable, "-c", IDLE_AT_EXIT, shared_broker.bootstrap, name]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Admin(shared_broker.bootstrap) as admin:
+        left = admin.describe_group(name)
+    assert left.members == ()
+    assert sum(offset.offset for offset in left.offsets.values()) == 1
+
+
 async def test_a_letter_that_its_topic_has_no_room_for_says_less_or_is_a_clear_error(
     shared_broker: Cluster, name: str
 ) -> None:
