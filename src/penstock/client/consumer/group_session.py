@@ -44,6 +44,8 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 LEAVE_S: Final = 5.0
 RETRY_S: Final = 0.2
+LATE_S: Final = 5.0
+"""Longer than a coordinator takes to load, or a transaction to end, of which nobody has to hear."""
 
 Notify = Callable[[Callable[[], Awaitable[None] | None]], Awaitable[None]]
 """Calls a listener's method where the user wants it called, and waits until it returns."""
@@ -271,7 +273,8 @@ class GroupSession:
 
     async def _prepare(self, tenure: object) -> None:
         """Finds topics and committed offsets of newly assigned partitions; retries until they are
-        revoked."""
+        revoked, and says so once if that takes long."""
+        late_s: float | None = asyncio.get_running_loop().time() + LATE_S
         while wanted := [each for each, mark in self._tenures.items() if mark is tenure]:
             try:
                 for topic_id, topic in {(each.topic_id, each.topic) for each in wanted}:
@@ -283,7 +286,16 @@ class GroupSession:
                 ids = {each.where: each.topic_id for each in wanted}
                 found = await self.committer.fetch(ids, repeat=False)
             except PenstockError as error:
-                _log.warning("group %s: no positions yet: %s", self._config.group_id, error)
+                if late_s is not None and asyncio.get_running_loop().time() >= late_s:
+                    late_s = None
+                    _log.warning(
+                        "group %s: %d assigned partitions are not read yet, because it is not "
+                        "known where to start, for %g s: %s",
+                        self._config.group_id,
+                        len(wanted),
+                        LATE_S,
+                        error,
+                    )
                 await asyncio.sleep(RETRY_S)
                 continue
             for each in wanted:

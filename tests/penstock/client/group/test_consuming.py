@@ -811,3 +811,30 @@ async def test_a_second_task_and_a_listener_that_poll_are_refused(
             goes_on.set()
             assert await consumer.poll(0) == [], "one that is cancelled is waited for"
             assert first.cancelled()
+
+
+@pytest.mark.parametrize(("late_s", "lines"), [(3_600.0, 0), (0.0, 1)])
+def test_starts_that_stay_unknown_are_told_once_and_late(
+    name: str,
+    member: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    late_s: float,
+    lines: int,
+) -> None:
+    monkeypatch.setattr(group_session, "LATE_S", late_s)
+    monkeypatch.setattr(group_session, "RETRY_S", 0.0)
+    fetch = commits.Committer.fetch
+    asked: list[bool] = []
+
+    async def pending(self: commits.Committer, *args: Any, **options: Any) -> Any:
+        asked.append(True)
+        if len(asked) <= 5:
+            raise ClusterError("a transaction is open", ErrorCode.UNSTABLE_OFFSETS)
+        return await fetch(self, *args, **options)
+
+    monkeypatch.setattr(commits.Committer, "fetch", pending)
+    one = member()
+    one.subscribe(name)
+    poll_until(lambda: one.assignment() == everywhere(name), "one has everything", one)
+    assert caplog.text.count("a transaction is open") == lines
