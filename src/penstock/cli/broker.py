@@ -8,7 +8,8 @@ drop-orphans: logs on its disk that belong to no topic are deleted
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,7 +17,8 @@ from penstock.cli import broker_forget, broker_orphans, move_plan, move_submit
 from penstock.cli.broker_left import read_left, wait_until_empty
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import locate, open_admin
-from penstock.cli.move_facts import look_at, make_plan, read_facts
+from penstock.cli.log_dirs import tell_silent
+from penstock.cli.move_facts import Looked, look_at, make_plan, read_facts
 from penstock.cli.options import (
     COUNT_MAX,
     Bootstrap,
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from penstock.client import Admin, BrokerPlacement, MoveOutcome, MovesDescription
     from penstock.client.admin.move_facts import ClusterFacts
 
+UNKNOWN: Final = "unknown"
+"""In tables, where a dash would say that there is none."""
+
 app = typer.Typer(
     help="Show, cordon, drain and forget brokers, drop orphans.", no_args_is_help=True
 )
@@ -48,33 +53,40 @@ Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Shown to others
 def list_(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
     """List brokers: what each holds, the room it has, cordons.
 
-    Exit code 1 if a live one does not say what it stores: that is then not known.
+    Exit code 1 if a live one does not say what it stores, or no controller answers: what only they
+    know is then not known.
     """
-    with open_admin(bootstrap) as admin:
-        seen, problems = look_at(admin)
-    rows = [_row(seen, one, problems) for one in seen.moving.brokers]
+    with open_admin(bootstrap, only_look=True) as admin:
+        looked = look_at(admin)
+    rows = [_row(looked, one) for one in looked.seen.moving.brokers]
     if output is Output.TABLE:
-        rows = [_readable(row) for row in rows]
+        rows = [_readable(row, looked) for row in rows]
     with keep_code():
         print_rows(rows, output)
-    _complain(problems)
+    _complain(looked)
 
 
-def _complain(problems: Mapping[int, str]) -> None:
-    """Raises typer.Exit with 1 if there are any."""
-    for broker_id, problem in problems.items():
-        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
-    if problems:
+def _complain(looked: Looked) -> None:
+    """Raises typer.Exit with 1 if something is not known."""
+    if looked.controller:
+        sys.stderr.write(f"penstock: {_controller_problem(looked)}\n")
+    tell_silent(looked.silent)
+    if looked.controller or looked.silent:
         raise typer.Exit(1)
 
 
-def _readable(row: dict[str, object]) -> dict[str, object]:
+def _controller_problem(looked: Looked) -> str:
+    return f"cordons, versions and moves are not known: {looked.controller}"
+
+
+def _readable(row: dict[str, object], looked: Looked) -> dict[str, object]:
     """With sizes as in plans: `size_bytes` becomes `size`."""
+    unknown = dict.fromkeys(("cordon", "version"), UNKNOWN) if looked.controller else {}
     return {
         name.removesuffix("_bytes"): move_plan.size(value)
         if name.endswith("_bytes") and isinstance(value, int)
         else value
-        for name, value in row.items()
+        for name, value in {**row, **unknown}.items()
         if name != "problem"  # told on standard error
     }
 
@@ -85,34 +97,39 @@ def describe(
 ) -> None:
     """Show one broker, and the moves to and from it.
 
-    Exit code 1 if it lives and does not say what it stores.
+    Exit code 1 if it lives and does not say what it stores, or no controller answers.
     """
-    with open_admin(bootstrap) as admin:
-        seen, problems = look_at(admin)
-    problems = {one: problem for one, problem in problems.items() if one == broker}
-    placement = _placement(seen.moving, broker)
-    cordon = placement.cordon
-    record = {
-        **_row(seen, placement, problems),
-        "directory_id": placement.directory_id,
-        "fresh": placement.fresh,
-        "why": cordon.why if cordon else None,
-        "by": cordon.by if cordon else None,
-        "moves": [
-            {
-                "partition": str(one.where),
-                "state": one.state.value,
-                "replicas": list(one.replicas),
-                "target": list(one.target),
-                "waiting_for": one.waiting_for or None,
-            }
-            for one in seen.moving.moves
-            if broker in {*one.replicas, *one.target, *one.dropping}
-        ],
-    }
+    with open_admin(bootstrap, only_look=True) as admin:
+        looked = look_at(admin)
+    silent = {one: problem for one, problem in looked.silent.items() if one == broker}
+    looked = replace(looked, silent=silent)
+    record = _described(looked, _placement(looked.seen.moving, broker))
     with keep_code():
         print_record(record, output)
-    _complain(problems)
+    _complain(looked)
+
+
+def _described(looked: Looked, broker: "BrokerPlacement") -> dict[str, object]:
+    """None: not known without the controller."""
+    row = _row(looked, broker)
+    names = ("directory_id", "fresh", "why", "by", "moves")
+    if looked.controller:
+        return {**row, **dict.fromkeys(names)}
+    cordon = broker.cordon
+    moves = [
+        {
+            "partition": str(one.where),
+            "state": one.state.value,
+            "replicas": list(one.replicas),
+            "target": list(one.target),
+            "waiting_for": one.waiting_for or None,
+        }
+        for one in looked.seen.moving.moves
+        if broker.broker_id in {*one.replicas, *one.target, *one.dropping}
+    ]
+    why, by = (cordon.why, cordon.by) if cordon else (None, None)
+    values = (broker.directory_id, broker.fresh, why, by, moves)
+    return {**row, **dict(zip(names, values, strict=True))}
 
 
 @app.command(epilog=example("penstock broker config 3", "penstock broker config 3 --all -o json"))
@@ -147,12 +164,14 @@ def config(
     print_rows(rows, output, empty=f"broker {broker} has its defaults; --all shows them")
 
 
-def _row(
-    seen: "ClusterFacts", broker: "BrokerPlacement", problems: Mapping[int, str]
-) -> dict[str, object]:
-    known, problem = BrokerId(broker.broker_id), problems.get(broker.broker_id)
-    held = [one for one in seen.facts.partitions if known in one.replicas]
-    disk = next(one for one in seen.facts.brokers if one.id == known)
+def _row(looked: Looked, broker: "BrokerPlacement") -> dict[str, object]:
+    facts, known = looked.seen.facts, BrokerId(broker.broker_id)
+    silence = looked.silent.get(broker.broker_id)
+    held = [one for one in facts.partitions if known in one.replicas]
+    disk = next(one for one in facts.brokers if one.id == known)
+    problems = [_controller_problem(looked)] if looked.controller else []
+    if silence:
+        problems.append(f"what it stores is not known: {silence}")
     return {
         "broker": broker.broker_id,
         "rack": broker.rack,
@@ -160,10 +179,10 @@ def _row(
         "cordon": _cordon(broker),
         "replicas": len(held),
         "leaders": sum(one.leader == known for one in held),
-        "size_bytes": sum(one.size_bytes or 0 for one in held) if not problem else None,
-        "free_bytes": disk.free_bytes if broker.alive and not problem else None,
-        "version": broker.software_version,
-        "problem": problem,
+        "size_bytes": sum(one.size_bytes or 0 for one in held) if not silence else None,
+        "free_bytes": disk.free_bytes if disk.disk_bytes else None,
+        "version": broker.software_version or None,
+        "problem": "; ".join(problems) or None,
     }
 
 

@@ -10,27 +10,34 @@ are. Brokers that do not answer leave lines in errors.txt.
 import http.client
 import importlib
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
 from penstock.cli import cluster, group, log_dirs, topic
+from penstock.cli.at_once import at_once, describe_soon, logs_at_once
 from penstock.cli.bundle import Entry, attempt, dump
-from penstock.cli.connect import Located
+from penstock.cli.connect import Located, open_admin
 from penstock.cli.redact import redact_text
 from penstock.errors import PenstockError, UnreachableError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
 
+Ids = Sequence[int]
+ANSWERED: Final = "cluster.json"
+"""In the bundle if a broker has answered."""
 LOG_BYTES_MAX: Final = 20 * 1024 * 1024
 """Of the end of each log."""
-ANSWER_MS: Final = 5_000
 METRICS_S: Final = 5.0
+GROUPS_S: Final = 20.0
+"""Until groups are no longer asked: each whose coordinator hangs takes its time."""
 
 
 def entries(
@@ -73,10 +80,11 @@ def _local(root: Path, tail_lines: int, errors: list[str]) -> Iterator[Entry]:
         text = attempt(partial(_end_of, file, tail_lines), errors)
         if text:
             yield f"logs/{file.name}", redact_text(text)
-    for process in known.processes if known is not None else ():
-        text = attempt(partial(_metrics, process.metrics_address), errors)
-        if text:
-            yield f"metrics/{process.name}.txt", redact_text(text)
+    processes = known.processes if known is not None else ()
+    pages = _attempts([partial(_metrics, one.metrics_address) for one in processes], errors)
+    for process, page in zip(processes, pages, strict=True):
+        if page:
+            yield f"metrics/{process.name}.txt", redact_text(page)
 
 
 def _end_of(file: Path, lines_max: int) -> str:
@@ -105,54 +113,78 @@ def _metrics(address: str) -> str:
 
 
 def _told(where: Located, errors: list[str]) -> Iterator[Entry]:
-    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
-
-    options: Any = {**where.options, "request_timeout_ms": ANSWER_MS}
     try:
-        with Admin(where.bootstrap, **options, connect_timeout_ms=ANSWER_MS) as admin:
-            seen = admin.describe_cluster()
-            yield "cluster.json", dump(cluster.to_record(seen))
-            for name, ask in _QUESTIONS.items():
-                answer = attempt(partial(ask, admin), errors)
+        with open_admin(where, only_look=True) as admin:
+            seen = describe_soon(admin)
+            yield ANSWERED, dump(cluster.to_record(seen))
+            alive = [one.broker_id for one in seen.brokers if one.alive]
+            asks = [partial(ask, admin, alive, errors) for ask in _QUESTIONS.values()]
+            for name, answer in zip(_QUESTIONS, _attempts(asks, errors), strict=True):
                 if answer is not None:
                     yield f"{name}.json", dump(answer)
     except PenstockError as error:  # nobody answers: it would be the same for each question
         errors.append(error.message)
 
 
-def _topics(admin: "Admin") -> list[dict[str, object]]:
+def _attempts(asks: Sequence[Callable[[], Any]], errors: list[str]) -> list[Any]:
+    """The answers, all asked at the same time; None for each that becomes a line in `errors`."""
+    lines: list[list[str]] = [[] for _ in asks]
+    found = at_once([partial(attempt, *one) for one in zip(asks, lines, strict=True)])
+    errors += chain.from_iterable(lines)
+    return found
+
+
+def _topics(admin: "Admin", _alive: Ids, _errors: list[str]) -> list[dict[str, object]]:
     found = admin.describe_topics().values()
     return [topic.to_record(one, admin.describe_configs(one.topic)) for one in found]
 
 
-def _groups(admin: "Admin") -> list[dict[str, object]]:
-    seen = [admin.describe_group(one.group_id) for one in admin.list_groups()]
-    return [group.to_record(one, admin.group_lag(one), {}) for one in seen]
+def _log_dirs(admin: "Admin", alive: Ids, errors: list[str]) -> object:
+    logs, silent = logs_at_once(admin, alive)
+    errors += [f"broker {one} does not say what it stores: {why}" for one, why in silent.items()]
+    return log_dirs.to_record(logs, silent)
 
 
-def _moves(admin: "Admin") -> object:
-    return asdict(admin.describe_moves())
+def _groups(admin: "Admin", _alive: Ids, errors: list[str]) -> list[dict[str, object]]:
+    """Those whose coordinators answer, as many as can be asked in time."""
+    until, late = monotonic() + GROUPS_S, []
+
+    def ask(group_id: str) -> dict[str, object] | None:
+        if monotonic() >= until:
+            late.append(group_id)
+            return None
+        seen = admin.describe_group(group_id)
+        return group.to_record(seen, admin.group_lag(seen), {})
+
+    ids = [one.group_id for one in admin.list_groups()]
+    found = _attempts([partial(ask, one) for one in ids], errors)
+    if late:
+        errors.append(
+            f"{len(late)} of {len(ids)} groups, such as {min(late)}, were not asked: the others "
+            f"took {GROUPS_S:g} s; penstock group describe asks one"
+        )
+    return [one for one in found if one is not None]
 
 
-def _transactions(admin: "Admin") -> object:
-    return [asdict(one) for one in admin.blocking_transactions()]
-
-
-def _broker_configs(admin: "Admin") -> object:
-    found = admin.describe_broker_configs()
+def _broker_configs(admin: "Admin", alive: Ids, errors: list[str]) -> object:
+    asks = [partial(admin.describe_broker_configs, [one]) for one in alive]
     return {
         str(broker): {one.name: one.value for one in configs if one.value != one.default}
-        for broker, configs in found.items()
+        for found in _attempts(asks, errors)
+        for broker, configs in (found or {}).items()
     }
 
 
-_QUESTIONS: Final[dict[str, Callable[["Admin"], object]]] = {
+_QUESTIONS: Final[dict[str, Callable[["Admin", Ids, list[str]], object]]] = {
     "topics": _topics,
-    "log-dirs": lambda admin: log_dirs.to_record(admin.describe_logs()),
+    "log-dirs": _log_dirs,
     "groups": _groups,
-    "moves": _moves,
-    "blocking-transactions": _transactions,
+    "moves": lambda admin, *_: asdict(admin.describe_moves()),
+    "blocking-transactions": lambda admin, *_: [
+        asdict(one) for one in admin.blocking_transactions()
+    ],
     "broker-configs": _broker_configs,
-    "scrub": lambda admin: [asdict(one) for one in admin.describe_scrub()],
+    "scrub": lambda admin, *_: [asdict(one) for one in admin.describe_scrub()],
 }
-"""Each is a file; a broker that refuses one still answers the others."""
+"""Each is a file; a broker that refuses one still answers the others. Given: the ids of live
+brokers, and where to say what else could not be collected."""

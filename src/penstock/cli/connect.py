@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 PROBE_S: Final = 0.3
+ANSWER_MS: Final = 10_000
+"""For commands that look, where silence is an answer. A broker with very many partitions takes some
+seconds to tell of its disk."""
 
 
 def _no_files() -> "SecurityOptions":
@@ -211,12 +214,22 @@ def check_addresses(bootstrap: str) -> None:
         parse_bootstrap(bootstrap)
 
 
-def open_admin(where: "str | Located | None") -> "Admin":
-    """An admin client, owned by the caller; takes the given address, or the result of `locate`."""
+def open_admin(where: "str | Located | None", *, only_look: bool = False) -> "Admin":
+    """An admin client, owned by the caller; takes the given address, or the result of `locate`.
+
+    `only_look`: whoever does not answer within ANSWER_MS does not.
+    """
     from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
 
     located = where if isinstance(where, Located) else locate(where)
-    return Admin(located.bootstrap, **located.options)
+    if not only_look:
+        return Admin(located.bootstrap, **located.options)
+    options: ClientOptions = {
+        "connect_timeout_ms": ANSWER_MS,
+        "request_timeout_ms": ANSWER_MS,
+        **located.options,
+    }
+    return Admin(located.bootstrap, **options)
 
 
 def _local_cluster() -> Any:

@@ -1,18 +1,20 @@
 """`penstock log-dirs`: what each live broker has on its disk, a row per replica."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import move_plan
+from penstock.cli.at_once import describe_soon, logs_at_once
 from penstock.cli.connect import open_admin
 from penstock.cli.options import COUNT_MAX, Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_record
+from penstock.cli.output import keep_code, print_record
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, LogDescription
+    from penstock.client import Admin, BrokerDescription, LogDescription
 
 
 def register(app: typer.Typer) -> None:
@@ -42,31 +44,47 @@ def log_dirs(
     """Show disks, and the size and offsets of every replica on each live broker.
 
     Orphans are data of topics that do not exist: nothing deletes them by itself; penstock broker
-    drop-orphans does.
+    drop-orphans does. Exit code 1 if a broker does not answer: what it has is then not known.
     """
-    with open_admin(bootstrap) as admin:
-        check_brokers(admin, broker or ())
+    with open_admin(bootstrap, only_look=True) as admin:
+        brokers = check_brokers(admin, broker or ())
         if topic:
             admin.describe_topics(topic)  # a name that was misspelt has no logs either
-        seen = admin.describe_logs(topic, broker_ids=broker)
-    record = to_record(sorted(seen, key=lambda one: one.broker_id))
+        asked = set(broker) if broker else {one.broker_id for one in brokers if one.alive}
+        seen, silent = logs_at_once(admin, sorted(asked), topic)
+    record = to_record(seen, silent)
     if output is Output.TABLE:
+        del record["unknown"]  # told on standard error
         record = {name: [_readable(row) for row in rows] for name, rows in record.items()}
-    print_record(record, output)
+    with keep_code():
+        print_record(record, output)
+    tell_silent(silent)
+    if silent:
+        raise typer.Exit(1)
 
 
-def check_brokers(admin: "Admin", broker_ids: Iterable[int]) -> None:
-    """Raises MisuseError for one that the cluster does not have."""
-    known = {one.broker_id for one in admin.describe_cluster().brokers}
+def tell_silent(silent: Mapping[int, str]) -> None:
+    """Which live brokers did not say what they store."""
+    for broker_id, problem in silent.items():
+        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
+
+
+def check_brokers(admin: "Admin", broker_ids: Iterable[int]) -> "tuple[BrokerDescription, ...]":
+    """All that there are. Raises MisuseError for one that the cluster does not have."""
+    brokers = describe_soon(admin).brokers
+    known = {one.broker_id for one in brokers}
     if strangers := sorted(set(broker_ids) - known):
         raise MisuseError(
             f"there is no broker {strangers[0]}; there are {', '.join(map(str, sorted(known)))}",
             ErrorCode.INVALID_REQUEST,
         )
+    return brokers
 
 
-def to_record(seen: "list[LogDescription]") -> dict[str, list[dict[str, object]]]:
-    """Sizes in bytes."""
+def to_record(
+    seen: "list[LogDescription]", silent: Mapping[int, str]
+) -> dict[str, list[dict[str, object]]]:
+    """Sizes in bytes. `silent`: why brokers did not answer, by id."""
     return {
         "brokers": [
             {
@@ -102,6 +120,7 @@ def to_record(seen: "list[LogDescription]") -> dict[str, list[dict[str, object]]
             for one in seen
             for orphan in one.orphans
         ],
+        "unknown": [{"broker": one, "problem": why} for one, why in silent.items()],
     }
 
 

@@ -11,8 +11,15 @@ from typing import Final
 import typer
 
 from penstock.cli import local
+from penstock.cli.at_once import describe_soon, logs_at_once
 from penstock.cli.cluster import to_record
-from penstock.cli.connect import DEFAULT_BOOTSTRAP, WANTED, Located, Wanted
+from penstock.cli.connect import (
+    DEFAULT_BOOTSTRAP,
+    WANTED,
+    Located,
+    Wanted,
+    open_admin,
+)
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
@@ -20,8 +27,6 @@ from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.errors import UnreachableError
 
-ANSWER_MS: Final = 10_000
-"""A broker with very many partitions takes some seconds to tell of its disk."""
 NO_CLUSTER: Final = (
     f"there is no cluster to show: no local one is running, nobody answers on {DEFAULT_BOOTSTRAP}, "
     "and no kubeconfig shows one; start one with `penstock local up`, or name one with --bootstrap"
@@ -95,31 +100,27 @@ def is_named(wanted: Wanted, bootstrap: str | None) -> bool:
 
 def _show(where: Located, output: Output, *, named: bool) -> bool:
     """Whether it is healthy."""
-    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
-    from penstock.client.admin.disks import describe_disks  # noqa: PLC0415 - the same
-    from penstock.ui.reader import bounded  # noqa: PLC0415 - grpc only when it is needed
-
     try:
-        with Admin(
-            where.bootstrap, **bounded({"request_timeout_ms": ANSWER_MS, **where.options})
-        ) as admin:
-            seen = admin.describe_cluster()
-            disks = describe_disks(admin, seen.brokers)
+        with open_admin(where, only_look=True) as admin:
+            seen = describe_soon(admin)
+            alive = [one.broker_id for one in seen.brokers if one.alive]
+            logs, silent = logs_at_once(admin, alive)
     except UnreachableError as error:
         if named:
             raise
         raise UnreachableError(NO_CLUSTER) from error
+    full = [one.broker_id for one in logs if one.disk_is_full]
     healthy = (
         seen.controller_reachable
         and all(broker.alive for broker in seen.brokers)
         and not seen.offline_partitions
         and not seen.under_replicated_partitions
         and not seen.hibernating
-        and not disks.full
-        and not disks.unknown
+        and not full
+        and not silent
     )
-    known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": disks.full}
-    unknown = [{"broker": one, "problem": why} for one, why in disks.unknown.items()]
+    known = {"bootstrap": where.bootstrap, "healthy": healthy, "full_disks": full}
+    unknown = [{"broker": one, "problem": why} for one, why in silent.items()]
     with keep_code():
         print_record({**known, **to_record(seen), "unknown_disks": unknown}, output)
     return healthy

@@ -1,35 +1,121 @@
-"""`penstock broker list` and `describe` show what is known while a live broker does not answer."""
+"""What looks at brokers shows what is known while some of them, or the controller, are silent."""
 
 import json
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from support.cluster import PATIENT, Cluster
+import pytest
+from support.cluster import Cluster
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
+from penstock.client import Admin
+
+NEVER = {"broker.session.timeout.ms": "600000"}
+"""A broker that is frozen stays alive for the controller."""
 
 
-def test_a_broker_that_does_not_answer_hides_no_other(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2, controller_config=PATIENT) as cluster:
-        where = ["--bootstrap", cluster.brokers[0].address]
-        cluster.create_topic("flights")
-        listed = [*("broker", "list", "-o", "json"), *where]
-        wait_until(lambda: CliRunner().invoke(app, listed).exit_code == 0, what="both answer")
-        cluster.brokers[1].pause()
-        try:
-            done = CliRunner().invoke(app, listed)
-            zero, one = json.loads(done.stdout)
-            assert done.exit_code == 1
-            assert zero["free_bytes"] > 0
-            assert zero["problem"] is None
-            assert (one["alive"], one["free_bytes"], one["size_bytes"]) == (True, None, None)
-            assert one["replicas"] > 0
-            assert one["problem"]
-            done = CliRunner().invoke(app, ["broker", "describe", "0", *where])
-            assert (done.exit_code, "Free" in done.stdout) == (0, True)
-            done = CliRunner().invoke(app, ["broker", "list", *where])
-            assert done.exit_code == 1
-            assert "penstock: broker 1 does not say what it stores: " in done.stderr
-        finally:
-            cluster.brokers[1].resume()
+def run(cluster: Cluster, *words: str) -> Any:
+    return CliRunner().invoke(app, [*words, "--bootstrap", cluster.bootstrap])
+
+
+@pytest.fixture(autouse=True)
+def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cli.connect.ANSWER_MS", 4_000)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    path = tmp_path_factory.mktemp("silent")
+    with Cluster(path, brokers=3, controller_config=NEVER) as made:
+        made.create_topic("flights", assignment=[[0, 1, 2]])
+        listed = ("broker", "list", "-o", "json")
+        wait_until(lambda: run(made, *listed).exit_code == 0, what="all answer")
+        yield made
+
+
+@pytest.fixture
+def frozen(cluster: Cluster) -> Iterator[Cluster]:
+    """Two of three brokers, the first bootstrap address among them."""
+    for one in (0, 1):
+        cluster.brokers[one].pause()
+    try:
+        yield cluster
+    finally:
+        for one in (0, 1):
+            cluster.brokers[one].resume()
+
+
+@pytest.fixture
+def without_controller(cluster: Cluster) -> Iterator[Cluster]:
+    def reachable() -> bool:
+        with Admin(cluster.bootstrap) as admin:
+            return admin.describe_cluster().controller_reachable
+
+    cluster.controller.kill()
+    try:
+        wait_until(lambda: not reachable(), what="brokers notice")
+        yield cluster
+    finally:
+        cluster.controller.start()
+        wait_until(reachable, what="a controller again")
+
+
+def test_brokers_that_do_not_answer_hide_no_other(frozen: Cluster) -> None:
+    done = run(frozen, "broker", "list", "-o", "json")
+    assert done.exit_code == 1
+    *silent, heard = json.loads(done.stdout)
+    assert heard["free_bytes"] > 0
+    assert heard["problem"] is None
+    for one in silent:
+        assert (one["alive"], one["free_bytes"], one["size_bytes"]) == (True, None, None)
+        assert one["replicas"] > 0
+        assert one["problem"].startswith("what it stores is not known: ")
+    for one in (0, 1):
+        assert f"penstock: broker {one} does not say what it stores: " in done.stderr
+    done = run(frozen, "broker", "describe", "2")
+    assert (done.exit_code, "Free" in done.stdout) == (0, True)
+
+
+def test_log_dirs_shows_those_that_answer(frozen: Cluster) -> None:
+    done = run(frozen, "log-dirs", "-o", "json")
+    assert done.exit_code == 1
+    seen = json.loads(done.stdout)
+    assert [one["broker"] for one in seen["brokers"]] == [2]
+    assert {one["broker"] for one in seen["logs"]} == {2}
+    assert [one["broker"] for one in seen["unknown"]] == [0, 1]
+    assert "penstock: broker 0 does not say what it stores: " in done.stderr
+    done = run(frozen, "log-dirs", "--broker", "2", "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)["unknown"]) == (0, [])
+
+
+def test_a_bundle_has_what_those_say_that_answer(frozen: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "all.zip"
+    done = run(frozen, "report", "-f", str(file), "-o", "json")
+    assert done.exit_code == 0, done.output
+    with zipfile.ZipFile(file) as bundle:
+        found = {name: bundle.read(name).decode() for name in bundle.namelist()}
+    assert {one["broker"] for one in json.loads(found["log-dirs.json"])["logs"]} == {2}
+    assert list(json.loads(found["broker-configs.json"])) == ["2"]
+    assert "broker 0 does not say what it stores: " in found["errors.txt"]
+
+
+def test_without_a_controller_brokers_are_listed(without_controller: Cluster) -> None:
+    done = run(without_controller, "broker", "list", "-o", "json")
+    assert done.exit_code == 1
+    rows = json.loads(done.stdout)
+    assert [one["broker"] for one in rows] == [0, 1, 2]
+    for one in rows:
+        assert one["free_bytes"] > 0
+        assert one["replicas"] > 0
+        assert one["version"] is None
+        assert one["problem"].startswith("cordons, versions and moves are not known: ")
+    done = run(without_controller, "broker", "list")
+    assert done.stdout.count("unknown") == 6, "the cordon and the version of each"
+    assert done.stderr.startswith("penstock: cordons, versions and moves are not known: ")
+    done = run(without_controller, "broker", "describe", "1", "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)["moves"]) == (1, None)
+    assert run(without_controller, "log-dirs").exit_code == 0, "brokers know that"
