@@ -5,6 +5,7 @@ a local cluster, or an address      ─▶ processes, logs, metrics, what broker
 """
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from penstock.cli.connect import WANTED
 from penstock.cli.kube import commands as kube
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
-from penstock.cli.output import print_rows
+from penstock.cli.output import keep_code, print_rows
 from penstock.cli.status import means_kubernetes
 from penstock.errors import MisuseError
 
@@ -47,25 +48,32 @@ def report(
 
     Of a Cluster on Kubernetes also its resources and events, of a local cluster its manifest.
     Records are never in it. Values that look like a secret, token or password are removed; check
-    the bundle nevertheless before you pass it on.
+    the bundle nevertheless before you pass it on. Exit code 1 if nobody answered: FILE then has
+    what else there is.
     """
     from penstock.cli.bundle import ERRORS  # noqa: PLC0415 - not needed for --help
 
     if file.exists():
         raise MisuseError(f"{file} already exists; name another file")
     given = (cluster, namespace, context, kubeconfig)
+    answered = True  # or the API server's error has ended this
     if means_kubernetes(context_of_call, given, bootstrap):
         rows = kube.write_report(given, file, tail)
     else:
-        rows = _write(bootstrap, file, tail)
-    print_rows(rows, output)
-    if output is Output.TABLE:
-        lacks = any(row["file"] == ERRORS for row in rows)
-        rest = f"; {ERRORS} says what could not be collected" if lacks else ""
-        typer.echo(f"written to {file}: {len(rows)} files{rest}")
+        rows, answered = _write(bootstrap, file, tail)
+    with keep_code():
+        print_rows(rows, output)
+        if output is Output.TABLE:
+            lacks = any(row["file"] == ERRORS for row in rows)
+            rest = f"; {ERRORS} says what could not be collected" if lacks else ""
+            typer.echo(f"written to {file}: {len(rows)} files{rest}")
+    if not answered:
+        sys.stderr.write(f"penstock: the brokers told nothing; {ERRORS} in {file} says why\n")
+        raise typer.Exit(1)
 
 
-def _write(bootstrap: str | None, file: Path, tail: int) -> list[dict[str, object]]:
+def _write(bootstrap: str | None, file: Path, tail: int) -> tuple[list[dict[str, object]], bool]:
+    """A row per file in the bundle, and whether a broker has answered."""
     from penstock.cli import bundle, cluster_report  # noqa: PLC0415 - not needed for --help
 
     wanted = WANTED.get()
@@ -75,7 +83,8 @@ def _write(bootstrap: str | None, file: Path, tail: int) -> list[dict[str, objec
         where = where if killed is None else wanted.in_local(killed)
     errors: list[str] = []
     found = cluster_report.entries(where, where.local_root, tail, errors)
-    return bundle.write_bundle(file, found, errors)
+    rows = bundle.write_bundle(file, found, errors)
+    return rows, any(row["file"] == cluster_report.ANSWERED for row in rows)
 
 
 def _killed_cluster() -> Any:

@@ -78,7 +78,8 @@ def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program"
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not processes_of(program.folder), what="all have ended")
-    program.ok("report", "-f", "dead.zip")
+    said = program.fails("report", "-f", "dead.zip")
+    assert said == "the brokers told nothing; errors.txt in dead.zip says why"
     found = read(program.folder / "dead.zip")
     brokers = [one["address"] for one in state["processes"] if one["name"] != "controller"]
     assert json.loads(found["about.json"])["bootstrap"] == ",".join(brokers)
@@ -90,8 +91,10 @@ def test_a_cluster_that_was_killed_has_a_bundle_with_its_logs(program: "Program"
 
 
 def test_nobody_there_makes_a_bundle_that_says_so(program: "Program") -> None:
-    said = program.ok("report", "-f", "none.zip", "--bootstrap", "127.0.0.1:1")
-    assert "errors.txt says what could not be collected" in said
+    done = program.run("report", "-f", "none.zip", "--bootstrap", "127.0.0.1:1", "-o", "json")
+    assert done.returncode == 1
+    assert done.stderr == "penstock: the brokers told nothing; errors.txt in none.zip says why\n"
+    assert [one["file"] for one in json.loads(done.stdout)] == ["about.json", "errors.txt"]
     found = read(program.folder / "none.zip")
     assert found.keys() == {"about.json", "errors.txt"}
     assert "127.0.0.1:1" in found["errors.txt"]
