@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import typer
+
 from penstock.cli import profiles
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.profiles import Profile
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 PROBE_S: Final = 0.3
+ADDRESS_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 ANSWER_MS: Final = 10_000
 """For commands that look, where silence is an answer. A broker with very many partitions takes some
 seconds to tell of its disk."""
@@ -54,6 +57,8 @@ class Wanted:
     is_plugin: bool = False
     files: "SecurityOptions" = field(default_factory=_no_files)
     profile: str | None = None
+    is_typed: bool = False
+    """The address is an option of the command, not the environment's."""
 
     def locate(self, bootstrap: str | None) -> "Located":
         """See the module. Raises MisuseError, or the error of Kubernetes for a named cluster."""
@@ -105,7 +110,7 @@ class Wanted:
                 "an option of Kubernetes (--namespace, --context or --kubeconfig) are two "
                 "clusters; give one of them"
             )
-        if self.is_plugin and os.environ.get("PENSTOCK_BOOTSTRAP") == bootstrap:
+        if self.is_plugin and not self.is_typed and os.environ.get(ADDRESS_VARIABLE) == bootstrap:
             raise WrongUsageError(
                 f"PENSTOCK_BOOTSTRAP is {bootstrap!r}, and `kubectl penstock` means a Cluster on "
                 "Kubernetes; unset it, or use `penstock`"
@@ -204,6 +209,16 @@ WANTED: Final[ContextVar[Wanted]] = ContextVar("wanted", default=Wanted())  # no
 def locate(bootstrap: str | None) -> Located:
     """Where the running command's cluster is. Raises MisuseError."""
     return WANTED.get().locate(bootstrap)
+
+
+def note_typed(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> str | None:
+    """Callback of --bootstrap: the environment may have the same address, and is not meant then."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is not None and source.name == "COMMANDLINE":
+        WANTED.set(replace(WANTED.get(), is_typed=True))
+    return value
 
 
 def check_addresses(bootstrap: str) -> None:

@@ -54,7 +54,7 @@ from penstock.cli import (
     version,
     why,
 )
-from penstock.cli.connect import WANTED, Wanted
+from penstock.cli.connect import WANTED, Wanted, locate
 from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
 from penstock.cli.kube import rest as kube_rest
@@ -264,7 +264,7 @@ def _options(
         profile=profile_name,
     )
     WANTED.set(wanted)
-    context.obj = wanted.locate  # for commands of packages that may not import this one
+    context.obj = locate  # for commands of packages that may not import this one
 
 
 def _assemble() -> typer.Typer:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli import completion
+from penstock.cli.connect import ADDRESS_VARIABLE, note_typed
 from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.types import BrokerId
 from penstock.errors import MisuseError
@@ -60,7 +61,8 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(
         "--bootstrap",
-        envvar="PENSTOCK_BOOTSTRAP",
+        envvar=ADDRESS_VARIABLE,
+        callback=note_typed,
         metavar="HOST:PORT[,…]",
         help="Any brokers of the cluster. Without it: the current profile, else the running local "
         "cluster, else localhost:9092, else the only Cluster in the kubeconfig's context.",

@@ -31,7 +31,6 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    context_of_call: typer.Context,
     cluster: kube.ClusterName = None,
     *,
     file: Annotated[
@@ -57,7 +56,7 @@ def report(
         raise MisuseError(f"{file} already exists; name another file")
     given = (cluster, namespace, context, kubeconfig)
     answered = True  # or the API server's error has ended this
-    if means_kubernetes(context_of_call, given, bootstrap):
+    if means_kubernetes(given, bootstrap):
         rows = kube.write_report(given, file, tail)
     else:
         rows, answered = _write(bootstrap, file, tail)

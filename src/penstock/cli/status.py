@@ -46,7 +46,6 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    context_of_call: typer.Context,
     cluster: kube.ClusterName = None,
     *,
     namespace: kube.Namespace = None,
@@ -63,7 +62,7 @@ def status(
     """
     wanted = WANTED.get()
     given = (cluster, namespace, context, kubeconfig)
-    if means_kubernetes(context_of_call, given, bootstrap):
+    if means_kubernetes(given, bootstrap):
         kube.show_status(*given, output)
         return
     where = wanted.locate(bootstrap)
@@ -75,20 +74,16 @@ def status(
         raise typer.Exit(1)
 
 
-def means_kubernetes(
-    context_of_call: typer.Context, given: kube.Choice, bootstrap: str | None
-) -> bool:
+def means_kubernetes(given: kube.Choice, bootstrap: str | None) -> bool:
     """Whether a command that is for all kinds of clusters means one on Kubernetes. `given`: its
     options about one. Raises WrongUsageError."""
     wanted = WANTED.get()
     if given[0] is not None and ":" in given[0]:
         raise WrongUsageError(f"CLUSTER is {given[0]!r}, an address: give it by --bootstrap")
-    source = context_of_call.get_parameter_source("bootstrap")
-    typed = source is not None and source.name == "COMMANDLINE"  # not by the environment
-    if typed and any(given):
+    if wanted.is_typed and any(given):
         raise WrongUsageError("give CLUSTER and options of Kubernetes, or --bootstrap, not both")
     on_kubernetes = any(given) or (
-        not typed and (wanted.is_plugin or wanted.choice != KubeChoice())
+        not wanted.is_typed and (wanted.is_plugin or wanted.choice != KubeChoice())
     )
     return on_kubernetes or wanted.means_kubernetes(bootstrap)
 

@@ -33,7 +33,6 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    context_of_call: typer.Context,
     thing: Annotated[
         str | None,
         typer.Argument(
@@ -56,7 +55,7 @@ def why(
     """
     wanted = WANTED.get()
     given = (thing, namespace, context, kubeconfig)
-    if means_kubernetes(context_of_call, given, bootstrap):
+    if means_kubernetes(given, bootstrap):
         kube.show_why(*given, output)
         return
     import asyncio  # noqa: PLC0415 - not needed for --help

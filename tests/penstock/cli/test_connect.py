@@ -60,5 +60,10 @@ def test_the_plugin_refuses_an_address_of_the_environment(words: tuple[str, ...]
     assert "PENSTOCK_BOOTSTRAP is 'a:1', and `kubectl penstock` means a Cluster" in done.output
 
 
-def test_the_plugin_takes_an_address_that_is_typed() -> None:
-    assert Wanted(is_plugin=True).locate("a:1").bootstrap == "a:1"
+@pytest.mark.parametrize("of_environment", ["127.0.0.1:1", "127.0.0.1:2"])
+def test_the_plugin_takes_an_address_that_is_typed(of_environment: str) -> None:
+    """Also if the environment has the same one."""
+    words = ("topic", "list", "--bootstrap", "127.0.0.1:1")
+    environment = {"PENSTOCK_BOOTSTRAP": of_environment}
+    done = CliRunner().invoke(app, words, prog_name=PLUGIN, env=environment)
+    assert (done.exit_code, "nothing listens: 127.0.0.1:1" in done.output) == (1, True)
