@@ -2,13 +2,15 @@
 
     await kube.apply(object)      server-side apply as `penstock-operator`, taking fields back
 
-Requests are those of `penstock.kubernetes.api`. They block, so they run in a few threads. All
-methods raise KubernetesError.
+Requests are those of `penstock.kubernetes.api`. They block, so they run in threads, of which no
+Cluster takes more than its share. All methods raise KubernetesError.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from contextvars import ContextVar
 from functools import partial
 from typing import Final, TypeVar
 
@@ -21,8 +23,17 @@ from penstock_operator.names import FIELD_MANAGER
 TIMEOUTS: Final = Timeouts(connect_s=3.0, total_s=15.0)
 OF_ALL: Final = frozenset({0, 401, 429, 502, 503, 504})
 """HTTP statuses that say something of the API server or of us, not of one object; 0: no answer."""
-_THREADS: Final = 8
+_THREADS: Final = 64
+OF_ONE: Final = 8
+"""Requests at a time of one Cluster: those that hang, as by a webhook of its namespace, leave the
+other threads to other Clusters."""
 _Answer = TypeVar("_Answer")
+_slots: ContextVar[asyncio.Semaphore | None] = ContextVar("slots", default=None)
+
+
+def limit_requests() -> None:
+    """From now on, the running task and those that it begins have OF_ONE requests at a time."""
+    _slots.set(asyncio.Semaphore(OF_ONE))
 
 
 class Kube:
@@ -143,4 +154,5 @@ class Kube:
         return await self._run(partial(self._api.merge, where, body, fieldManager=FIELD_MANAGER))
 
     async def _run(self, call: Callable[[], _Answer]) -> _Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        async with _slots.get() or nullcontext():
+            return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -31,7 +31,7 @@ from penstock_operator.events import Events
 from penstock_operator.fence import Fence, FencedError, LeaseHolder
 from penstock_operator.groups import Groups, View
 from penstock_operator.held import Held
-from penstock_operator.kube import Kube
+from penstock_operator.kube import Kube, limit_requests
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import (
     Action,
@@ -147,6 +147,7 @@ class Worker:
     async def run(self) -> None:
         """Returns when neither the Cluster nor anything that belongs to it exists any longer. Once:
         its connections and files are gone then."""
+        limit_requests()
         try:
             async with asyncio.TaskGroup() as tasks:
                 groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")

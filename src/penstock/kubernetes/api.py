@@ -33,7 +33,8 @@ _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 PAGE: Final = 500
 """Objects per page of a list, unless the caller says otherwise."""
-CONNECTIONS_MAX: Final = 10
+CONNECTIONS_MAX: Final = 64
+"""That are kept; requests have a connection each."""
 _LIST_ATTEMPTS: Final = 3
 _READ_BYTES: Final = 256 * 1024
 _TOO_MANY: Final = 429
