@@ -41,6 +41,7 @@ from penstock_operator.objects import (
     last_of,
 )
 from penstock_operator.objects.security import users_ca_problem
+from penstock_operator.racks import Racks
 from penstock_operator.refusals import Refusals
 from penstock_operator.resting import rest_of
 from penstock_operator.stored import Stored
@@ -87,6 +88,7 @@ class Children:
         self._stored = Stored(kube, now_s)
         self._refusals = Refusals(kube, now_s)
         self._stuck = Stuck(kube, now_s)
+        self._racks = Racks(kube, now_s)
         self.dirty = True
 
     async def read(self, names: Names) -> None:
@@ -293,16 +295,7 @@ class Children:
         key = desired.spec.rack_topology_key
         if not key:
             return {}
-        racks = {}
-        for name in {pod.node for pod in self.pods(desired.names).values()} - {""}:
-            try:
-                node = await self._kube.get("Node", None, name)
-            except KubernetesError:
-                continue  # not known in this pass: its pods are marked in a later one
-            labels = (node or {}).get("metadata", {}).get("labels") or {}
-            if labels.get(key):
-                racks[name] = str(labels[key])
-        return racks
+        return await self._racks.read(key, self.pods(desired.names).values())
 
 
 def is_rotating(seen: AuthorityState) -> bool:
