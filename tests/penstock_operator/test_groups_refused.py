@@ -32,12 +32,13 @@ class Server(Kube):
         }
         self.refusal: KubernetesError | None = KubernetesError(WHY, 403)
         self.also_status = False
-        self.written = 0
+        self.written = self.listed = 0
         self.told: list[str] = []
 
     async def list(
         self, kind: str, namespace: str | None, selector: str = ""
     ) -> list[dict[str, Any]]:
+        self.listed += 1
         return [copy.deepcopy(self.body)]
 
     async def create(self, kind: str, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +70,8 @@ class Bench:
         self.groups = Groups(self.server, events, Brokers(), where, lambda: self.now_ms)
         self.groups.see(SILENT)
 
-    async def look(self) -> None:
-        self.now_ms += 60_000
+    async def look(self, after_ms: int = 60_000) -> None:
+        self.now_ms += after_ms
         await self.groups.look()
 
 
@@ -89,6 +90,21 @@ async def test_a_refusal_is_in_the_status_and_written_once(bench: Bench) -> None
     assert bench.server.body["status"]["observedGeneration"] == 2
     assert bench.server.written == 1
     assert bench.server.told == ["ApiServerRefused"]
+
+
+async def test_what_is_refused_again_and_again_lists_no_groups(bench: Bench) -> None:
+    """There may be thousands of others, and it is tried every five seconds."""
+    for _ in range(5):
+        await bench.look()
+    assert bench.server.listed == 1
+
+
+@pytest.mark.parametrize("status", [0, 404, 409, 503])
+async def test_a_group_that_may_have_changed_is_listed_again(bench: Bench, status: int) -> None:
+    bench.server.refusal = KubernetesError("not now", status)
+    for _ in range(3):
+        await bench.look()
+    assert bench.server.listed == 3
 
 
 async def test_figures_stay_as_they_were(bench: Bench) -> None:

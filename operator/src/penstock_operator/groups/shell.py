@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
+from penstock.errors import Applied
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import PAUSED
 from penstock.logs import EventLog
@@ -177,8 +178,7 @@ class Groups:
                 if resource.uid in self._known:
                     self._known[resource.uid] = looked.resource
             except KubernetesError as error:
-                # It may be deleted or changed, or the write may have succeeded without an answer.
-                self._dirty = True
+                self._doubt(error)
                 if error.status in {404, 409}:
                     after_ms = _SOON_MS
                 _log.warning("group not reconciled", group=resource.name, error=str(error))
@@ -188,12 +188,19 @@ class Groups:
                 _log.defect("observing a group hit a defect", error, group=resource.name)
         track.next_ms = self._clock_ms() + (self.look_ms if after_ms is None else after_ms)
 
+    def _doubt(self, error: KubernetesError) -> None:
+        """Lists again if a group may not be as it is known: it was deleted or changed, or the write
+        may have succeeded without an answer. What is refused is not changed."""
+        if error.status in {404, 409} or error.applied is not Applied.NO:
+            self._dirty = True
+
     async def _tell_refusal(
         self, one: Pass, resource: GroupResource, track: Track, error: KubernetesError
     ) -> None:
         try:
             told = await one.tell_refusal(resource, track, error)
         except KubernetesError as again:
+            self._doubt(again)
             _log.warning("status not written", group=resource.name, error=str(again))
         else:
             if resource.uid in self._known:
