@@ -33,6 +33,8 @@ class Server(Kube):
         self.refusal: KubernetesError | None = KubernetesError(WHY, 403)
         self.also_status = False
         self.written = self.listed = 0
+        self.drops: frozenset[str] = frozenset()
+        """Keys of a status that its CRD does not know."""
         self.told: list[str] = []
 
     async def list(
@@ -52,7 +54,10 @@ class Server(Kube):
             raise self.refusal
         if status:
             self.written += 1
-            self.body["status"] = {**self.body.get("status", {}), **body["status"]}
+            written = {**self.body.get("status", {}), **body["status"]}
+            self.body["status"] = {
+                key: value for key, value in written.items() if key not in self.drops
+            }
         else:
             self.body["metadata"] |= body["metadata"]
         return copy.deepcopy(self.body)
@@ -105,6 +110,20 @@ async def test_a_group_that_may_have_changed_is_listed_again(bench: Bench, statu
     for _ in range(3):
         await bench.look()
     assert bench.server.listed == 3
+
+
+async def test_what_an_older_crd_drops_is_told_and_not_written_again(bench: Bench) -> None:
+    bench.server.refusal, bench.server.drops = None, frozenset({"members"})
+    for _ in range(5):
+        await bench.look()
+    assert bench.server.told == ["CrdOutdated"]
+    written = bench.server.written
+    assert written <= 2, "the finalizer and what it waits for"
+    bench.server.drops = frozenset()
+    for _ in range(10):
+        await bench.look()
+    assert bench.server.written == written + 1, "once the CRD may be new"
+    assert bench.server.body["status"]["members"] == 0
 
 
 async def test_figures_stay_as_they_were(bench: Bench) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from penstock.core.manifest.upkeep import BalanceMode
 from penstock.kubernetes.names import APPROVE, PAUSED
 from penstock_operator.clock import now_text
-from penstock_operator.compare import contains
 from penstock_operator.conditions import READY, STALLED, condition
 from penstock_operator.events import Events
 from penstock_operator.format_model import FORMAT_PENDING
@@ -20,14 +19,12 @@ from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity
 from penstock_operator.names import Names
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.outdated import tell_dropped
 from penstock_operator.pace import Due, Pace
 from penstock_operator.status import cluster_status
 
 OPERATOR_ERROR: Final = "OperatorError"
 """Reason of Stalled: the last pass of the operator ended in a defect."""
-
-CRD_OUTDATED: Final = "CrdOutdated"
-"""Reason of an Event: the installed CRD does not know all that the status says."""
 _DEFECT_CHARS: Final = 300
 
 
@@ -121,22 +118,9 @@ class Reporting:
             answer = await self._kube.merge(
                 "Cluster", names.namespace, names.cluster, {"status": status}, status=True
             )
-            stored: Mapping[str, Any] = answer.get("status") or {}
-            self._pace.wrote(uid, status, stored)
-            if dropped := _dropped(status, stored):
-                await self._events.tell(body, "Cluster", CRD_OUTDATED, dropped, warning=True)
+            self._pace.wrote(uid, status, answer.get("status") or {})
+            await tell_dropped(self._events, body, "Cluster", status, answer)
         return due is not Due.LATER
-
-
-def _dropped(status: Object, stored: Mapping[str, Any]) -> str:
-    """What the API server has left out of a status, and what to do; empty: nothing."""
-    lost = [key for key, value in status.items() if not contains(stored.get(key), value)]
-    if not lost:
-        return ""
-    return (
-        f"the CRD that is installed is older than this operator and drops {', '.join(sorted(lost))}"
-        " of the status: apply the CRDs of this release (kubectl apply --server-side -f crds)"
-    )
 
 
 def _offer(upgrade: Object) -> str:

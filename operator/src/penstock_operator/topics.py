@@ -34,6 +34,7 @@ from penstock_operator.model import (
 from penstock_operator.move_model import MoveFacts
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.outdated import tell_dropped
 from penstock_operator.pace import Due, Pace
 from penstock_operator.plan.topics import (
     NOT_POLLED,
@@ -257,4 +258,5 @@ class Topics:
                 "Topic", metadata["namespace"], metadata["name"], {"status": status}, status=True
             )
             self._pace.wrote(metadata["uid"], status, answer.get("status") or {})
+            await tell_dropped(self._events, body, "Topic", status, answer)
         return due is not Due.LATER

@@ -5,7 +5,7 @@ Pass (what all groups of one pass share) ─▶ at(resource, track) ─▶ Looke
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.client import AsyncAdmin
@@ -22,9 +22,12 @@ from penstock_operator.groups.report import group_status, scale_status, worth_wr
 from penstock_operator.groups.scale import Memory, decide, hold_still
 from penstock_operator.kube import Kube
 from penstock_operator.model import Object, Severity, Wait
+from penstock_operator.outdated import dropped, tell_dropped
+from penstock_operator.pace import AGAIN_S
 
 SOON_MS: Final = 1_000
 MEMBERS_MS: Final = 2_000
+AGAIN_MS: Final = int(AGAIN_S * 1_000)
 _NOT_EMPTY: Final = "GroupNotEmpty"
 
 
@@ -32,12 +35,14 @@ _NOT_EMPTY: Final = "GroupNotEmpty"
 class Track:
     """What is remembered of a resource: only what another operator does not need.
 
-    Times by a monotonic clock. `written_ms` None: no write is remembered.
+    Times by a monotonic clock. `written_ms` None: no write is remembered. `dropped`: what was
+    written then and not stored, by an older CRD: to write the same again would not help.
     """
 
     next_ms: int = 0
     written_ms: int | None = None
     memory: Memory | None = None
+    dropped: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +199,14 @@ class Pass:
         """The same one if its status is not worth a write."""
         now_ms = self._clock_ms()
         since_ms = None if track.written_ms is None else now_ms - track.written_ms
-        if not worth_writing(resource.status, status, since_ms):
+        known = track.dropped if since_ms is not None and since_ms < AGAIN_MS else {}
+        news = {key: value for key, value in status.items() if known.get(key) != value}
+        if not worth_writing(resource.status, news, since_ms):
             return resource
         where = (KIND, resource.namespace, resource.name)
         made = await self._kube.merge(*where, {"status": status}, status=True)
         track.written_ms = now_ms
+        lost = dropped(status, made.get("status") or {})
+        track.dropped = {key: status[key] for key in lost}
+        await tell_dropped(self._events, resource.body, KIND, status, made)
         return GroupResource(made)
