@@ -5,6 +5,7 @@ The API server is a page of HTTP here: what matters is what Kopf makes of its re
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections import Counter
@@ -22,6 +23,7 @@ from support.waiting import wait_until_async
 
 from penstock_operator.handlers import AGAIN_MAX_S, kopf_settings, register
 from penstock_operator.main import Settings, read_settings, serve
+from penstock_operator.repeated import Repeated
 from penstock_operator.workers import Workers
 
 REFUSED: Final = "refused"
@@ -52,6 +54,7 @@ class Server:
         self.asked_for_crds = 0
         self.breaks = breaks
         """Watches end with an error that Kopf takes for the end of all."""
+        self.reason = "forbidden"
         self.refused: Counter[str] = Counter()
         self.ends = asyncio.Event()
 
@@ -63,7 +66,7 @@ class Server:
         if f"/namespaces/{REFUSED}/" in request.path and self.refuses:
             plural = request.path.rpartition("/")[2]
             self.refused[plural] += 1
-            text = {"kind": "Status", "code": 403, "message": "forbidden"}
+            text = {"kind": "Status", "code": 403, "message": self.reason}
             return web.json_response(text, status=403)
         if "/leases" in request.path:
             return await self._lease(request)
@@ -169,8 +172,30 @@ class Impatient(Iterable[float]):
         return (0.0 for _ in self._pauses)
 
 
+class Lines(logging.Handler):
+    """What the operator logs of refusals of Clusters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals: list[str] = []
+        self.addFilter(Repeated())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "/clusters" in text and "will retry" in text:
+            self.refusals.append(text)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    made, root = Lines(), logging.getLogger()
+    root.addHandler(made)
+    yield made
+    root.removeHandler(made)
+
+
 async def test_a_namespace_that_may_not_be_watched_ends_no_other_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
 ) -> None:
     heard, stop, server = Heard(), asyncio.Event(), Server(refuses=True)
     settings = kopf_settings(cluster_wide=False)
@@ -195,6 +220,10 @@ async def test_a_namespace_that_may_not_be_watched_ends_no_other_watch(
                     lambda: server.refused["clusters"] >= TIMES, what="it asks again and again"
                 )
                 assert heard.namespaces == {ALLOWED}
+                assert len(lines.refusals) == 1, "it is logged once"
+                server.reason = "the namespace is gone"
+                await wait_until_async(lambda: len(lines.refusals) > 1, what="what changes is, too")
+                assert server.reason in lines.refusals[1]
                 server.refuses = False  # as when a namespace was deleted and made again
                 await wait_until_async(
                     lambda: heard.namespaces == {ALLOWED, REFUSED}, what="both are watched"

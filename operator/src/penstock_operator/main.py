@@ -8,6 +8,7 @@ restarts the process, as a standby); 2 for invalid settings, with one line on st
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -35,6 +36,7 @@ from penstock_operator.metrics import Metrics
 from penstock_operator.names import FIELD_MANAGER
 from penstock_operator.objects import Installation
 from penstock_operator.objects.images import repository
+from penstock_operator.repeated import Repeated
 from penstock_operator.worker import Deps
 from penstock_operator.workers import Workers
 
@@ -264,6 +266,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(
         "penstock_operator", settings.log_level, process="operator", pod=settings.identity
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Repeated())
     try:
         return asyncio.run(serve(settings))
     except (MisuseError, OSError) as error:
