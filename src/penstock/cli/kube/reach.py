@@ -24,7 +24,7 @@ from penstock.cli.kube.snapshot import (
 )
 from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
 from penstock.core.manifest.objects import SecurityMode
-from penstock.errors import MisuseError, PenstockError, UnreachableError
+from penstock.errors import ErrorCode, MisuseError, PenstockError, UnreachableError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
 
@@ -107,14 +107,16 @@ def reach_cluster(
         path_of("Pod", namespace),
         labelSelector=f"{CLUSTER_LABEL}={name},{COMPONENT_LABEL}=broker",
     )
-    addresses = bootstrap_addresses(name, namespace, pods)
+    complain = complain or _complain
+    mode = _mode(cluster, pods, complain)
+    addresses = bootstrap_addresses(name, namespace, pods, mode)
     if not addresses:
         raise UnreachableError(
             f"Cluster {full_name(cluster)} has no running broker; `kubectl penstock why {name} "
             f"-n {namespace}` says what it is waiting for"
         )
-    login = login_to(api, cluster, only_look=only_look) if _mode(pods).has_tls else None
-    forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
+    login = login_to(api, cluster, only_look=only_look) if mode.has_tls else None
+    forwarder = Forwarder(name, namespace, open_with(api, namespace), complain)
     return Reached(full_name(cluster), ",".join(addresses), forwarder, login)
 
 
@@ -143,7 +145,9 @@ def open_admin(
         reached.close()
 
 
-def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[str]:
+def bootstrap_addresses(
+    cluster: str, namespace: str, pods: list[Json], mode: SecurityMode
+) -> list[str]:
     """Addresses of running pods, ready ones first."""
     running = [
         pod
@@ -151,13 +155,29 @@ def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[
         if (pod.get("status") or {}).get("phase") == "Running" and not is_leaving(pod)
     ]
     running.sort(key=lambda pod: (not is_pod_ready(pod), broker_id(pod) or 0))
-    port = SECURE_PORT if _mode(pods) is SecurityMode.MIGRATE else GRPC_PORT
+    port = SECURE_PORT if mode is SecurityMode.MIGRATE else GRPC_PORT
     return [f"{name_of(pod)}.{cluster}-brokers.{namespace}.svc:{port}" for pod in running]
 
 
-def _mode(pods: list[Json]) -> SecurityMode:
-    """The weakest one, by which all can be called: they change one by one."""
-    return SecurityMode.weakest(map(SecurityMode.of_pod, pods)) or SecurityMode.DISABLED
+def _mode(cluster: Json, pods: list[Json], complain: Callable[[str], None]) -> SecurityMode:
+    """The weakest one, by which all can be called: they change one by one. Raises MisuseError."""
+    running = SecurityMode.weakest(map(SecurityMode.of_pod, pods))
+    if running is not None:
+        return running
+    wanted = ((cluster.get("spec") or {}).get("security") or {}).get("mode", "Disabled")
+    name = full_name(cluster)
+    if wanted not in {one.value for one in SecurityMode}:
+        raise MisuseError(
+            f"Cluster {name} has spec.security.mode {wanted!r}, which this release of penstock "
+            "does not know; use the release of its operator",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if pods:
+        complain(
+            f"no pod of Cluster {name} has a container `broker`, which would show how it was "
+            f"started; it is called as its spec says: security.mode {wanted}"
+        )
+    return SecurityMode(wanted)
 
 
 def _complain(text: str) -> None:

@@ -17,17 +17,21 @@ import pytest
 from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.console import ConsoleProcess
-from support.kube_scene import Scene
+from support.kube_scene import PENSTOCK, Scene
 from support.reached import Reachable, reached
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
+from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.kube.forward import Forwarder, reason_of
 from penstock.cli.kube.frames import BINARY, Frame, FrameError, FrameReader
-from penstock.cli.kube.reach import bootstrap_addresses, reach_only
+from penstock.cli.kube.reach import bootstrap_addresses, reach_cluster, reach_only
 from penstock.cli.main import app
 from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
+from penstock.core.manifest.objects import SecurityMode
+from penstock.errors import MisuseError
+from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.resources import path_of
 
 BROKERS = 2
@@ -326,9 +330,32 @@ def test_ready_pods_are_asked_first_and_leaving_ones_never() -> None:
         pod("c-broker-2", deletionTimestamp="2026-01-01T00:00:00Z"),
         {**pod("c-broker-3"), "status": {"phase": "Pending"}},
     ]
-    assert bootstrap_addresses("c", "ns", pods) == [
+    assert bootstrap_addresses("c", "ns", pods, SecurityMode.DISABLED) == [
         "c-broker-1.c-brokers.ns.svc:9092", "c-broker-0.c-brokers.ns.svc:9092",
     ]  # fmt: skip
+
+
+def test_brokers_whose_mode_no_pod_shows_are_called_as_the_spec_says(api_server: ApiServer) -> None:
+    """In plaintext, a Strict Cluster would look as if it were down."""
+    scene = Scene(api_server)
+    scene.cluster(strict=True)
+    where = scene.path("/api/v1", "pods")
+    pod = {"metadata": {"name": "flights-broker-0", "labels": scene.labels("broker")}}
+    containers = [{"name": "renamed", "image": "penstock-broker:1"}]
+    api_server.request("POST", where, {**pod, "spec": {"containers": containers}})
+    scene.set_status("/api/v1", "pods", "flights-broker-0", {"phase": "Running"})
+    api, told = connect(KubeChoice(kubeconfig=str(scene.kubeconfig))), list[str]()
+    cluster = scene.get(PENSTOCK, "clusters", "flights")
+    with pytest.raises(KubernetesError, match=r"configmaps \"flights-trust\" not found"):
+        reach_cluster(api, cluster, told.append)
+    (said,) = told
+    assert said == (
+        f"no pod of Cluster {scene.namespace}/flights has a container `broker`, which would show "
+        "how it was started; it is called as its spec says: security.mode Strict"
+    )
+    newer = {**cluster, "spec": {"security": {"mode": "Stricter"}}}
+    with pytest.raises(MisuseError, match=r"mode 'Stricter', which this release"):
+        reach_cluster(api, newer, told.append)
 
 
 def test_the_api_servers_reason_is_taken_out_of_a_refusal() -> None:
