@@ -3,8 +3,12 @@
 One that hangs costs the time of one, and hides no answer of another.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import PenstockError
@@ -17,14 +21,36 @@ AT_ONCE_MAX: Final = 32
 
 
 def at_once(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """The answers, in the same order. Raises the first error."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - not needed for --help
+    """The answers, in the same order. Raises the first error. Ctrl-C ends it, and waits for none:
+    the threads are daemons."""
+    left, done = deque(enumerate(questions)), SimpleQueue[tuple[int, Answer | BaseException]]()
 
-    pool = ThreadPoolExecutor(AT_ONCE_MAX)
+    def work() -> None:
+        while left:
+            with suppress(IndexError):  # another thread was quicker
+                index, ask = left.popleft()
+                done.put((index, _outcome(ask)))
+
+    for _ in range(min(AT_ONCE_MAX, len(questions))):
+        Thread(target=work, name="asks", daemon=True).start()
     try:
-        return list(pool.map(lambda ask: ask(), questions))
+        found = dict(done.get() for _ in questions)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        left.clear()
+    answers = []
+    for index in range(len(questions)):
+        answer = found[index]
+        if isinstance(answer, BaseException):
+            raise answer
+        answers.append(answer)
+    return answers
+
+
+def _outcome(ask: Callable[[], Answer]) -> Answer | BaseException:
+    try:
+        return ask()
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+        return error
 
 
 def describe_soon(admin: "Admin") -> "ClusterDescription":

@@ -11,11 +11,12 @@ repeated after a lost answer would get a conflict with itself.
 """
 
 import json
+import math
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -177,11 +178,12 @@ class Api:
         request = _Request("GET", path, query, accept="*/*")
         return self._carry_out(request, timeouts or self.timeouts).decode(errors="replace")
 
-    def _pages(self, path: str, query: dict[str, object]) -> list[Json]:
+    def _pages(self, path: str, query: dict[str, object], until_s: float) -> list[Json]:
         found: list[Json] = []
         while True:
             request = _Request("GET", path, query)
-            answer = self._object(request)
+            left_s = min(self.timeouts.total_s, until_s - time.monotonic())
+            answer = self._object(request, replace(self.timeouts, total_s=left_s))
             if not {"items", "metadata"} <= answer.keys():
                 raise self._senseless(request, "a list")  # and not an empty one
             found += answer["items"] or []
@@ -189,16 +191,16 @@ class Api:
             if query["continue"] is None:
                 return found
 
-    def list(self, path: str, **query: object) -> list[Json]:
+    def list(self, path: str, *, total_s: float = math.inf, **query: object) -> list[Json]:
         """All objects of a collection, from one consistent read of the newest state.
 
         Objects in lists have no `kind`. A list that expires (410) before its last page is read
-        starts again.
+        starts again. `total_s`: for all pages together; each has its own timeout besides.
         """
-        reason = ""
+        reason, until_s = "", time.monotonic() + total_s
         for _ in range(_LIST_ATTEMPTS):
             try:
-                return self._pages(path, {"limit": PAGE, **query})
+                return self._pages(path, {"limit": PAGE, **query}, until_s)
             except KubernetesError as error:
                 if error.status != _GONE:
                     raise

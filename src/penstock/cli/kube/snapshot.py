@@ -8,10 +8,13 @@ controller's metadata ConfigMaps, so that they are visible even if no broker ans
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from penstock.cli.at_once import at_once
 from penstock.core.control.documents import (
     ClusterDocument,
     TopicDocument,
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+READ_S: Final = 20.0
+"""For a whole snapshot: an API server that hangs is a finding, too."""
 OPERATOR: Final = "penstock-operator"
 INSTALL_CRDS: Final = "is Penstock's operator installed in this Kubernetes cluster?"
 
@@ -213,38 +218,33 @@ def _penstock(ask: Callable[[], Answer]) -> Answer:
 
 
 def take_snapshot(api: "Api", cluster: Json) -> Snapshot:
-    """Everything that belongs to the Cluster; what cannot be read becomes a gap."""
-    reader = _Reader(api, str(cluster["metadata"]["namespace"]), name_of(cluster))
-    config_maps = reader.labelled("ConfigMap", extra=f",{METADATA_LABEL}")
-    document, topics = reader.documents(config_maps)
-    pods = reader.labelled("Pod")
+    """Everything that belongs to the Cluster, asked for at the same time; what cannot be read, or
+    not within READ_S, becomes a gap."""
+    until_s = monotonic() + READ_S
+    namespace, name = str(cluster["metadata"]["namespace"]), name_of(cluster)
+    readers = [_Reader(api, namespace, name, until_s) for _ in _READS]
+    asks = [partial(ask, one) for ask, one in zip(_READS.values(), readers, strict=True)]
+    found = dict(zip(_READS, at_once(asks), strict=True))
+    document, topics = readers[0].documents(found["config_maps"])
     return Snapshot(
         now=datetime.now(UTC),
         cluster=cluster,
-        topics=reader.of_cluster("Topic"),
-        groups=reader.of_cluster("ConsumerGroup"),
-        pods=pods,
-        claims=reader.claims(),
-        statefulsets=reader.labelled("StatefulSet"),
-        deployments=reader.labelled("Deployment"),
-        events=reader.events(),
-        config_maps=config_maps,
-        lease=reader.lease(),
-        operator=reader.operator(),
+        **found,
         document=document,
         topic_documents=topics,
-        gaps=tuple(reader.gaps),
-        unread=frozenset(reader.unread),
+        gaps=tuple(dict.fromkeys(gap for one in readers for gap in one.gaps)),
+        unread=frozenset(kind for one in readers for kind in one.unread),
     )
 
 
 class _Reader:
-    """Reads, and notes what it could not."""
+    """Reads one part, and notes what it could not. `until_s`: of the monotonic clock."""
 
-    def __init__(self, api: "Api", namespace: str, cluster: str) -> None:
+    def __init__(self, api: "Api", namespace: str, cluster: str, until_s: float) -> None:
         self._api = api
         self._namespace = namespace
         self._cluster = cluster
+        self._until_s = until_s
         self.gaps: list[str] = []
         self.unread: set[str] = set()
         self._hidden: list[str] = []
@@ -277,8 +277,10 @@ class _Reader:
         return tuple(sorted(every, key=lambda event: event_time(event) or ""))
 
     def lease(self) -> Json | None:
+        path = path_of("Lease", self._namespace, f"{self._cluster}-controller")
         try:
-            return self._api.find(path_of("Lease", self._namespace, f"{self._cluster}-controller"))
+            left_s = min(self._left_s(path), self._api.timeouts.total_s)
+            return self._api.find(path, timeouts=replace(self._api.timeouts, total_s=left_s))
         except PenstockError as error:
             self.gaps.append(error.message)
             self.unread.add("Lease")
@@ -304,7 +306,7 @@ class _Reader:
     def _anywhere(self, kind: str, **query: object) -> tuple[Json, ...]:
         """In all namespaces; in the Cluster's, where only that may be read."""
         try:
-            return tuple(self._api.list(path_of(kind), **query))
+            return self._listed(path_of(kind), query)
         except KubernetesError as error:
             if error.is_forbidden:
                 self._hidden.append(error.message)
@@ -339,10 +341,37 @@ class _Reader:
 
     def _all(self, path: str, **query: object) -> tuple[Json, ...]:
         try:
-            return tuple(self._api.list(path, **query))
+            return self._listed(path, query)
         except PenstockError as error:
             self.gaps.append(error.message)
             return ()
+
+    def _listed(self, path: str, query: Mapping[str, object]) -> tuple[Json, ...]:
+        """Raises KubernetesError."""
+        return tuple(self._api.list(path, total_s=self._left_s(path), **query))
+
+    def _left_s(self, path: str) -> float:
+        """Raises KubernetesError if none is left."""
+        left_s = self._until_s - monotonic()
+        if left_s <= 0:
+            text = f"{path} was not read: the Kubernetes API took {READ_S:g} s for the rest"
+            raise KubernetesError(text, 0)
+        return left_s
+
+
+_READS: Final[dict[str, Callable[[_Reader], Any]]] = {
+    "config_maps": lambda reader: reader.labelled("ConfigMap", extra=f",{METADATA_LABEL}"),
+    "topics": lambda reader: reader.of_cluster("Topic"),
+    "groups": lambda reader: reader.of_cluster("ConsumerGroup"),
+    "pods": lambda reader: reader.labelled("Pod"),
+    "claims": lambda reader: reader.claims(),
+    "statefulsets": lambda reader: reader.labelled("StatefulSet"),
+    "deployments": lambda reader: reader.labelled("Deployment"),
+    "events": lambda reader: reader.events(),
+    "lease": lambda reader: reader.lease(),
+    "operator": lambda reader: reader.operator(),
+}
+"""Fields of a Snapshot, each read by itself."""
 
 
 _OPERATOR_LABELS: Final = (
