@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from penstock.cli.at_once import describe_soon, logs_at_once, tell_silent
 from penstock.cli.changes import confirm
 from penstock.cli.options import Output
-from penstock.cli.output import print_record, print_rows
+from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import WrongUsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def show_lost(admin: "Admin", output: Output) -> None:
     """What leaders cannot read, and nobody has given them.
 
     Of one that has stopped it may not be known what that is, and never be, if its log cannot be
-    opened.
+    opened. Raises typer.Exit with 1 if a live broker does not say.
     """
     topics = admin.describe_topics()
     leaders = {
@@ -52,8 +53,10 @@ def show_lost(admin: "Admin", output: Output) -> None:
         for name, topic in topics.items()
         for one in topic.partitions
     }
+    alive = [one.broker_id for one in describe_soon(admin).brokers if one.alive]
+    logs, silent = logs_at_once(admin, alive)
     rows = []
-    for broker in admin.describe_logs():
+    for broker in logs:
         for log in broker.logs:
             if (log.topic, log.partition, broker.broker_id) not in leaders:
                 continue
@@ -73,7 +76,10 @@ def show_lost(admin: "Admin", output: Output) -> None:
                 }
                 for offsets, do in found.items()
             ]
-    print_rows(rows, output, empty="no batch is known to be lost")
+    with keep_code():
+        print_rows(rows, output, empty="no batch is known to be lost")
+    if tell_silent(silent):
+        raise typer.Exit(1)
 
 
 def accept(

@@ -3,8 +3,9 @@
 One that hangs costs the time of one, and hides no answer of another.
 """
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -75,3 +76,10 @@ def logs_at_once(
     answers = dict(zip(asked, at_once([partial(ask, one) for one in asked]), strict=True))
     silent = {one: found for one, found in answers.items() if isinstance(found, str)}
     return [found for found in answers.values() if not isinstance(found, str)], silent
+
+
+def tell_silent(silent: Mapping[int, str]) -> bool:
+    """Which live brokers did not say what they store; whether there are any."""
+    for broker_id, problem in silent.items():
+        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
+    return bool(silent)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli import broker_forget, broker_orphans, move_plan, move_submit
+from penstock.cli.at_once import tell_silent
 from penstock.cli.broker_left import read_left, wait_until_empty
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import locate, open_admin
-from penstock.cli.log_dirs import tell_silent
 from penstock.cli.move_facts import Looked, look_at, make_plan, read_facts
 from penstock.cli.options import (
     COUNT_MAX,
@@ -70,8 +70,7 @@ def _complain(looked: Looked) -> None:
     """Raises typer.Exit with 1 if something is not known."""
     if looked.controller:
         sys.stderr.write(f"penstock: {_controller_problem(looked)}\n")
-    tell_silent(looked.silent)
-    if looked.controller or looked.silent:
+    if tell_silent(looked.silent) or looked.controller:
         raise typer.Exit(1)
 
 

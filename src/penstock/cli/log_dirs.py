@@ -1,13 +1,12 @@
 """`penstock log-dirs`: what each live broker has on its disk, a row per replica."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import move_plan
-from penstock.cli.at_once import describe_soon, logs_at_once
+from penstock.cli.at_once import describe_soon, logs_at_once, tell_silent
 from penstock.cli.connect import open_admin
 from penstock.cli.options import COUNT_MAX, Bootstrap, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
@@ -58,15 +57,8 @@ def log_dirs(
         record = {name: [_readable(row) for row in rows] for name, rows in record.items()}
     with keep_code():
         print_record(record, output)
-    tell_silent(silent)
-    if silent:
+    if tell_silent(silent):
         raise typer.Exit(1)
-
-
-def tell_silent(silent: Mapping[int, str]) -> None:
-    """Which live brokers did not say what they store."""
-    for broker_id, problem in silent.items():
-        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
 
 
 def check_brokers(admin: "Admin", broker_ids: Iterable[int]) -> "tuple[BrokerDescription, ...]":

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli import move_plan
+from penstock.cli.at_once import logs_at_once, tell_silent
 from penstock.cli.options import Output
-from penstock.cli.output import format_table, print_record
+from penstock.cli.output import format_table, keep_code, print_record
 from penstock.cli.usage import WrongUsageError
 from penstock.core.limits import COPY_RATE_MAX
 from penstock.core.quantities import parse_bytes
 
 if TYPE_CHECKING:
-    from penstock.client import Admin
+    from penstock.client import Admin, LogDescription, MovesDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,20 @@ def parse(text: str) -> Rate:
 
 
 def show(admin: "Admin", output: Output) -> None:
-    """What is set, and what each live broker does: it takes a moment to follow."""
+    """What is set, and what each live broker does: it takes a moment to follow.
+
+    Raises typer.Exit with 1 if one does not say.
+    """
     moving = admin.describe_moves()
     alive = [broker.broker_id for broker in moving.brokers if broker.alive]
-    logs = sorted(admin.describe_logs(broker_ids=alive), key=lambda one: one.broker_id)
+    logs, silent = logs_at_once(admin, sorted(alive))
+    with keep_code():
+        _print(moving, logs, output)
+    if tell_silent(silent):
+        raise typer.Exit(1)
+
+
+def _print(moving: "MovesDescription", logs: "list[LogDescription]", output: Output) -> None:
     if output is not Output.TABLE:
         rows = [{"broker": one.broker_id, "copy_rate": one.copy_rate} for one in logs]
         by = moving.copy_rate_by or ""

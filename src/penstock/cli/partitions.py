@@ -272,7 +272,7 @@ def throttle(
     It limits what was written before a move began. What is written meanwhile is copied beside it.
     """
     wanted = None if rate is None else move_throttle.parse(rate)
-    with open_admin(bootstrap) as admin:
+    with open_admin(bootstrap, only_look=wanted is None) as admin:
         if wanted is None:
             move_throttle.show(admin, output)
             return
@@ -382,7 +382,7 @@ def accept_loss_(
             "TOPIC/PARTITION and --offsets go together; without both, what is lost is shown"
         )
     if partition is None or offsets is None:
-        with open_admin(bootstrap) as admin:
+        with open_admin(bootstrap, only_look=True) as admin:
             accept_loss.show_lost(admin, output)
         return
     from penstock.client import OffsetSpan  # noqa: PLC0415 - grpc only when it is needed

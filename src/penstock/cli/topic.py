@@ -1,10 +1,12 @@
 """`penstock topic …`: create, look at, change and delete topics."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import completion, move_plan, topic_lag, topic_trim
+from penstock.cli.at_once import logs_at_once
 from penstock.cli.changes import check_output, confirm, print_change
 from penstock.cli.connect import open_admin
 from penstock.cli.move_facts import make_plan, read_facts
@@ -24,7 +26,6 @@ from penstock.cli.output import print_record, print_rows
 from penstock.cli.units import plain
 from penstock.cli.usage import WrongUsageError
 from penstock.core.balance import Factor
-from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Admin, ConfigEntry, TopicDescription
@@ -104,11 +105,11 @@ def list_(
     LAG is the number of records that GROUP has not read yet; others have read more. "-": no group
     reads the topic, or none has committed an offset in all that it reads.
     """
-    with open_admin(bootstrap) as admin:
+    with open_admin(bootstrap, only_look=not lag) as admin:
         topics = admin.describe_topics(admin.list_topics(include_internal=internal))
-        sizes = _sizes(admin)
+        sizes = _sizes(admin, topics.values())
         lags = topic_lag.read_lags(admin) if lag else {}
-    rows = [{**_summary(topics[name]), **_size(sizes, name, output)} for name in sorted(topics)]
+    rows = [{**_summary(topics[name]), **_size(sizes.get(name), output)} for name in sorted(topics)]
     if lag:
         found = [lags.get(name, topic_lag.TopicLag()) for name in sorted(topics)]
         rows = [
@@ -118,20 +119,21 @@ def list_(
     print_rows(rows, output, empty="there are no topics")
 
 
-def _sizes(admin: "Admin") -> dict[str, int] | None:
-    """Bytes of what leaders have, by topic; None: not all of them say."""
-    try:
-        seen = admin.describe_logs()
-    except PenstockError:
-        return None  # a list of topics is worth more than an error about sizes
-    sizes: dict[str, int] = {}
+def _sizes(admin: "Admin", topics: Iterable["TopicDescription"]) -> dict[str, int]:
+    """Bytes of what leaders have, by topic; of those of which all leaders say it."""
+    leaders = {
+        topic.topic: {one.leader for one in topic.partitions if one.leader >= 0} for topic in topics
+    }
+    seen, _ = logs_at_once(admin, sorted(set().union(*leaders.values())))
+    told = {broker.broker_id for broker in seen}
+    sizes = {topic: 0 for topic, ids in leaders.items() if ids and ids <= told}
     for log in (log for broker in seen for log in broker.logs if log.is_leader):
-        sizes[log.topic] = sizes.get(log.topic, 0) + log.size_bytes
+        if log.topic in sizes:
+            sizes[log.topic] += log.size_bytes
     return sizes
 
 
-def _size(sizes: dict[str, int] | None, topic: str, output: Output) -> dict[str, object]:
-    known = None if sizes is None else sizes.get(topic)
+def _size(known: int | None, output: Output) -> dict[str, object]:
     if output is not Output.TABLE:
         return {"size_bytes": known}
     return {"size": None if known is None else move_plan.size(known)}

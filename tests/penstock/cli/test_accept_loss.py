@@ -35,11 +35,14 @@ def test_a_log_that_nobody_can_open_is_shown_beside_lost_batches(
         the_log(2, is_leader=False, mending=mending),
         the_log(3, mending="its log is being read, offset 3 of 9"),
     ]
+    held = {1: logs, 2: [the_log(2, is_leader=False, mending=mending)]}
+    alive = [SimpleNamespace(broker_id=one, alive=True) for one in held]
     admin: Any = SimpleNamespace(
+        cluster_id=lambda: "id",
+        describe_cluster=lambda: SimpleNamespace(brokers=alive),
         describe_topics=lambda: {"flights": SimpleNamespace(partitions=partitions)},
-        describe_logs=lambda: [
-            SimpleNamespace(broker_id=1, logs=logs),
-            SimpleNamespace(broker_id=2, logs=[the_log(2, is_leader=False, mending=mending)]),
+        describe_logs=lambda _topics, broker_ids: [
+            SimpleNamespace(broker_id=one, logs=held[one]) for one in broker_ids
         ],
     )
     show_lost(admin, Output.TABLE)

@@ -32,6 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     path = tmp_path_factory.mktemp("silent")
     with Cluster(path, brokers=3, controller_config=NEVER) as made:
         made.create_topic("flights", assignment=[[0, 1, 2]])
+        made.create_topic("answered", assignment=[[2, 0, 1]])
         listed = ("broker", "list", "-o", "json")
         wait_until(lambda: run(made, *listed).exit_code == 0, what="all answer")
         yield made
@@ -90,6 +91,27 @@ def test_log_dirs_shows_those_that_answer(frozen: Cluster) -> None:
     assert "penstock: broker 0 does not say what it stores: " in done.stderr
     done = run(frozen, "log-dirs", "--broker", "2", "-o", "json")
     assert (done.exit_code, json.loads(done.stdout)["unknown"]) == (0, [])
+
+
+def test_topics_have_the_sizes_that_leaders_tell(frozen: Cluster) -> None:
+    done = run(frozen, "topic", "list", "-o", "json")
+    assert {one["topic"]: one["size_bytes"] for one in json.loads(done.stdout)} == {
+        "flights": None,
+        "answered": 0,
+    }
+    assert done.exit_code == 0
+
+
+def test_what_is_lost_may_be_more_than_was_told(frozen: Cluster) -> None:
+    done = run(frozen, "partitions", "accept-loss", "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)) == (1, [])
+    assert "penstock: broker 0 does not say what it stores: " in done.stderr
+
+
+def test_the_copy_rates_are_shown_that_are_told(frozen: Cluster) -> None:
+    done = run(frozen, "partitions", "throttle", "-o", "json")
+    assert [one["broker"] for one in json.loads(done.stdout)["brokers"]] == [2]
+    assert done.exit_code == 1
 
 
 def test_a_bundle_has_what_those_say_that_answer(frozen: Cluster, tmp_path: Path) -> None:
