@@ -65,6 +65,8 @@ def describe(error: Any) -> str:
     if kind == "MissingParameter":
         return f"{name} is missing{_help(error)}"
     if kind == "NoSuchOption":
+        if before := _of_the_program(error):
+            return f"{error.option_name} goes before the command: {before}"
         near = sorted(error.possibilities or ())
         return f"there is no option {error.option_name}{_meant(near, error)}"
     if kind == "BadOptionUsage":
@@ -119,6 +121,20 @@ def _name(error: Any) -> str:
 
 def _meant(near: list[str], error: Any) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else _help(error)
+
+
+def _of_the_program(error: Any) -> str:
+    """How it is typed, if it is an option of all commands, as `-n` behind one; else ""."""
+    context: Any = getattr(error, "ctx", None)
+    root: Any = None if context is None else context.find_root()
+    if root is context:
+        return ""
+    for one in root.command.params:
+        if error.option_name in one.opts:
+            value = "" if one.is_flag else " …"
+            rest = context.command_path.removeprefix(root.command_path)
+            return f"{root.command_path} {error.option_name}{value}{rest}"
+    return ""
 
 
 def _help(error: Any) -> str:

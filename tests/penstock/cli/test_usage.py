@@ -35,6 +35,8 @@ LIBRARIES = ("pydantic", "typer", "Input should", "Value error", "Invalid value"
         ("topic frobnicate", "there is no command frobnicate; see `penstock topic --help`"),
         ("topic list --outpt json", "there is no option --outpt; did you mean --output?"),
         ("topic list --zzz", "there is no option --zzz; see `penstock topic list --help`"),
+        ("topic list -n prod", "-n goes before the command: penstock -n … topic list"),
+        ("topic list --debug", "--debug goes before the command: penstock --debug topic list"),
         ("--profile", "--profile needs a value"),
         ("verify chek", "there is no command chek; did you mean check?"),
         ("partitions plan --drain 3,x", "--drain is '3,x'; it must be ids of brokers, as 3 or 4,5"),
