@@ -116,8 +116,9 @@ def show_why(
     judge = module_of("why")
     if thing is not None and thing.startswith("topic/"):
         topic = _find_topic(api, choice, thing.removeprefix("topic/"))
-        where = f"{topic['metadata']['namespace']}/{topic['spec']['cluster']}"
-        explanation = judge.explain_topic(_asked(api, _snapshot(api, choice, where)), topic)
+        module = module_of("snapshot")
+        found = module.take_snapshot(api, module.cluster_of(api, topic))
+        explanation = judge.explain_topic(_asked(api, found), topic)
     else:
         explanation = judge.explain(_asked(api, _snapshot(api, choice, thing)))
     with keep_code():

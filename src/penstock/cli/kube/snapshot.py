@@ -174,6 +174,25 @@ def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
     raise MisuseError(f"there are several Clusters; name one of them: {names}")
 
 
+def cluster_of(api: "Api", topic: Json) -> Json:
+    """The Cluster of a Topic. Raises MisuseError that says what is wrong without one."""
+    namespace, name = str(topic["metadata"]["namespace"]), str(topic["spec"]["cluster"])
+    found = _penstock(lambda: api.find(path_of("Cluster", namespace, name)))
+    if found is not None:
+        return found
+    lacks = f"there is no Cluster {name!r} in namespace {namespace!r}"
+    said = deletion(topic)
+    if not said:
+        raise MisuseError(f"Topic {full_name(topic)} waits for its Cluster: {lacks}")
+    raise MisuseError(
+        f"Topic {full_name(topic)} {said}; {lacks}, so nothing is left to delete, and the operator "
+        "takes its finalizer away. If it cannot, as in a namespace that is deleted with the "
+        f"operator's rights in it, you may: kubectl -n {namespace} patch "
+        f"topic.penstock.dev/{name_of(topic)} --type=merge "
+        """-p '{"metadata":{"finalizers":null}}'"""
+    )
+
+
 def choose_changeable(api: "Api", name: str | None, namespace: str | None) -> Json:
     """The same, for a change. Raises MisuseError also if it is being deleted."""
     found = choose_cluster(api, name, namespace)

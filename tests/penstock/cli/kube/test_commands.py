@@ -844,3 +844,22 @@ def test_a_cluster_that_sleeps_misses_no_pod(scene: Scene, run: Run) -> None:
     seen = codes(run("why", "-o", "json"))
     assert "Hibernated" in seen
     assert "pod-missing" not in seen
+
+
+def test_a_topic_without_a_cluster_is_told_what_it_waits_for(scene: Scene, run: Run) -> None:
+    scene.topic("t")
+    done = run("why", "topic/t")
+    assert done.exit_code == 1
+    lacks = f"there is no Cluster 'flights' in namespace '{scene.namespace}'"
+    assert done.stderr == (f"penstock: Topic {scene.namespace}/t waits for its Cluster: {lacks}\n")
+    where = scene.path(PENSTOCK, "topics", "t")
+    held = {"metadata": {"finalizers": ["penstock.dev/topic"]}}
+    scene.server.request("PATCH", where, held, Content_Type="application/merge-patch+json")
+    scene.server.request("DELETE", where)
+    done = run("why", "topic/t")
+    assert "is being deleted, and waits for its finalizers: penstock.dev/topic" in done.stderr
+    command = done.stderr.rpartition("you may: ")[2]
+    assert command == (
+        f"kubectl -n {scene.namespace} patch topic.penstock.dev/t --type=merge "
+        """-p '{"metadata":{"finalizers":null}}'\n"""
+    )
