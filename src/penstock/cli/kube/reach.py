@@ -25,6 +25,7 @@ from penstock.cli.kube.snapshot import (
 from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
 from penstock.core.manifest.objects import SecurityMode
 from penstock.errors import ErrorCode, MisuseError, PenstockError, UnreachableError
+from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
 
@@ -67,15 +68,17 @@ def reach(choice: KubeChoice, cluster: str | None) -> Reached:
 
 def reach_only() -> Reached | None:
     """The only Cluster in the kubeconfig's context; None if there is none, or if it cannot be
-    asked.
+    asked: then the user is told why.
 
     Raises MisuseError if there are several: guessing would be worse.
     """
     try:
         api = connect(KubeChoice())
-    except PenstockError:
+        clusters = find_visible_clusters(api)
+    except PenstockError as error:
+        if isinstance(error, KubernetesError) or error.code is ErrorCode.INVALID_CONFIG:
+            _complain(f"no Cluster was looked for on Kubernetes: {error.message}")
         return None
-    clusters = find_visible_clusters(api)
     if len(clusters) > 1:
         names = ", ".join(full_name(one) for one in clusters)
         raise MisuseError(

@@ -8,6 +8,7 @@ controller's metadata ConfigMaps, so that they are visible even if no broker ans
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -152,7 +153,9 @@ def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
         where = before if slash else namespace or api.namespace
         found = _penstock(lambda: api.find(path_of("Cluster", where, after)))
         if found is None:
-            present = ", ".join(full_name(one) for one in find_visible_clusters(api))
+            present = ""
+            with suppress(PenstockError):
+                present = ", ".join(full_name(one) for one in find_visible_clusters(api))
             raise MisuseError(
                 f"there is no Cluster {after!r} in namespace {where!r}; "
                 + (
@@ -211,13 +214,13 @@ def refuse_deleted(cluster: Json) -> None:
 
 
 def find_visible_clusters(api: "Api") -> list[Json]:
-    """In all namespaces, or in the context's where only that may be read; [] if not even that."""
-    for namespace in (None, api.namespace):
-        try:
-            return find_clusters(api, namespace)
-        except PenstockError:
-            continue
-    return []
+    """In all namespaces, or in the context's where only that may be read. Raises PenstockError."""
+    try:
+        return find_clusters(api, None)
+    except KubernetesError as error:
+        if not error.is_forbidden:
+            raise
+    return find_clusters(api, api.namespace)
 
 
 def full_name(cluster: Json) -> str:

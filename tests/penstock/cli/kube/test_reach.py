@@ -87,6 +87,25 @@ def test_without_any_option_the_only_cluster_of_the_kubeconfig_is_found(
     assert capsys.readouterr().err == f"using Cluster {found.name}, found through kubeconfig\n"
 
 
+def test_an_api_server_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else all that is said is that nothing listens on localhost."""
+    clusters = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+    users = [{"name": "u", "user": {"token": "none"}}]
+    file = tmp_path / "kubeconfig"
+    known = {"clusters": clusters, "contexts": contexts, "users": users, "current-context": "c"}
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **known}))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    assert reach_only() is None
+    assert capsys.readouterr().err == (
+        "penstock: no Cluster was looked for on Kubernetes: the Kubernetes API at "
+        "https://127.0.0.1:1 does not answer GET /apis/penstock.dev/v1alpha1/clusters: it cannot "
+        "be reached; check the network and the configured address\n"
+    )
+
+
 def why(reachable: Reachable, *thing: str) -> list[dict[str, object]]:
     """What it finds about transactions, and what it could not read of them."""
     where = ["--kubeconfig", str(reachable.scene.kubeconfig), "-n", reachable.scene.namespace]
