@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
+from penstock.cli.at_once import at_once
 from penstock.cli.bundle import Entry, attempt, dump, write_bundle
 from penstock.cli.kube.reach import open_admin
 from penstock.cli.kube.snapshot import Snapshot, full_name, name_of
@@ -25,6 +27,9 @@ from penstock.kubernetes.resources import Json, path_of
 METRICS_PORT: Final = 9404
 DESCRIBE_MS: Final = 5_000
 LOG_BYTES_MAX: Final = 20 * 1024 * 1024
+PODS_AT_ONCE: Final = 4
+"""Whose logs are read at the same time, and kept in memory meanwhile: a node that is dead takes
+half a minute for each."""
 TEXT_TIMEOUTS: Final = Timeouts(connect_s=5.0, total_s=300.0, silence_s=30.0)
 """A large log over a slow line takes longer than any object."""
 
@@ -41,12 +46,27 @@ def _entries(api: Api, snapshot: Snapshot, tail_lines: int, errors: list[str]) -
     yield "why.json", dump(explain(snapshot).to_dict())
     yield from _objects(snapshot)
     yield "describe-cluster.json", dump(attempt(lambda: _ask_brokers(api, snapshot), errors) or {})
-    for pod in (*snapshot.pods, *snapshot.operator.pods):
-        yield from _logs(api, pod, tail_lines, errors)
-        if pod in snapshot.pods:
-            text = attempt(partial(_metrics, api, pod), errors)
-            if text:
-                yield f"metrics/{name_of(pod)}.txt", redact_text(text)
+    pods = (*snapshot.pods, *snapshot.operator.pods)
+    for first in range(0, len(pods), PODS_AT_ONCE):
+        some = pods[first : first + PODS_AT_ONCE]
+        lines: list[list[str]] = [[] for _ in some]
+        asks = [
+            partial(_of_pod, api, pod, tail_lines, each, has_metrics=pod in snapshot.pods)
+            for pod, each in zip(some, lines, strict=True)
+        ]
+        for found in at_once(asks):
+            yield from found
+        errors += chain.from_iterable(lines)
+
+
+def _of_pod(
+    api: Api, pod: Json, tail_lines: int, errors: list[str], *, has_metrics: bool
+) -> list[Entry]:
+    found = list(_logs(api, pod, tail_lines, errors))
+    text = attempt(partial(_metrics, api, pod), errors) if has_metrics else None
+    if text:
+        found.append((f"metrics/{name_of(pod)}.txt", redact_text(text)))
+    return found
 
 
 def _about(api: Api, snapshot: Snapshot, errors: list[str]) -> Json:

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from support.kube_scene import Scene
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
+from penstock.cli.kube.report import PODS_AT_ONCE
 from penstock.cli.main import app
 
 FOR_EVER_S = 600.0
@@ -73,30 +74,49 @@ def test_nothing_more_is_asked_when_the_time_is_over(
 
 
 PATIENT: Final = """
-from penstock.cli.kube import choice, snapshot
+from penstock.cli.kube import choice, report, snapshot
 from penstock.cli.main import main
+from penstock.kubernetes.api import Timeouts
 choice.TOTAL_S = snapshot.READ_S = 600.0
+report.TEXT_TIMEOUTS = Timeouts(connect_s=600.0, total_s=600.0)
 main()
 """
 
 
+def logs(_method: str, path: str) -> bool:
+    return path.partition("?")[0].endswith("/log")
+
+
+@pytest.mark.parametrize(
+    ("words", "hangs", "at_once"),
+    [(["status"], three_kinds, 3), (["report", "-f", "flights.zip"], logs, PODS_AT_ONCE)],
+    ids=["status", "report"],
+)
 def test_all_is_asked_at_the_same_time_and_ctrl_c_waits_for_none(
-    api_server: ApiServer, proxy: ApiProxy, tmp_path: Path
+    api_server: ApiServer,
+    proxy: ApiProxy,
+    tmp_path: Path,
+    words: list[str],
+    hangs: Callable[[str, str], bool],
+    at_once: int,
 ) -> None:
     scene = Scene(api_server)
     scene.healthy()
-    fault = proxy.plant(Kind.SLOW, fits=three_kinds, times=None, seconds=FOR_EVER_S)
-    words = ["status", "--kubeconfig", str(proxy.kubeconfig(tmp_path / "kubeconfig"))]
+    fault = proxy.plant(Kind.SLOW, fits=hangs, times=None, seconds=FOR_EVER_S)
+    where = ["--kubeconfig", str(proxy.kubeconfig(tmp_path / "kubeconfig")), "-n", scene.namespace]
     process = subprocess.Popen(
-        [sys.executable, "-c", PATIENT, *words, "-n", scene.namespace],
+        [sys.executable, "-c", PATIENT, *words, *where],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        cwd=tmp_path,
     )
     try:
-        wait_until(lambda: fault.held == 3, what="all three hang")
+        wait_until(lambda: fault.held == at_once, what="all of them hang")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    assert not (tmp_path / "flights.zip").exists(), "half a bundle is none"
