@@ -6,11 +6,11 @@ catches up later, leaderships move when asked, deletions need the right uid. A p
 switches when it likes, and its former broker deletes the log some time after that.
 """
 
-import copy
+import pickle
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.client import (
     BrokerPlacement,
@@ -67,7 +67,10 @@ from penstock_operator.volume_model import (
     ReplaceVolume,
 )
 
+_T = TypeVar("_T")
 NAMES = Names("flights", "default")
+_IDLE_PASSES = 5
+"""So many without an action while nothing becomes ready: no later one has any."""
 
 
 def desired(brokers: int = 3, **changes: Any) -> DesiredCluster:
@@ -165,7 +168,7 @@ class World:
     def observed(self) -> Observed:
         answer = self.reachable and bool(self.alive)
         seen = Observed(
-            objects=copy.deepcopy(self.objects),
+            objects=_copied(self.objects),
             pods=dict(self.pods),
             claims=dict(self.claims),
             brokers=self.facts() if answer else None,
@@ -308,7 +311,7 @@ class World:
     def carry_out(self, action: Action) -> None:
         match action:
             case Apply():
-                self._apply(copy.deepcopy(action.object))
+                self._apply(_copied(action.object))
             case RestartPod():
                 assert self.pods[action.broker_id].uid == action.uid
                 self._stop(action.broker_id)
@@ -558,6 +561,13 @@ class World:
                 "replicas": replicas,
             }
 
+    @property
+    def is_still(self) -> bool:
+        """Nothing that was made waits for becoming ready."""
+        live = self.objects.get(("Deployment", NAMES.controller), {})
+        made = "status" in live and bool(self.pods)
+        return made and all(pod.ready for pod in self.pods.values())
+
     def maybe(self) -> bool:
         return self.random.random() < 0.5
 
@@ -587,6 +597,12 @@ class World:
             self.expandable,
             volume=f"volume-{broker_id}",
         )
+
+
+def _copied(value: _T) -> _T:
+    """As `copy.deepcopy`, six times faster."""
+    copied: _T = pickle.loads(pickle.dumps(value))
+    return copied
 
 
 def where_of(partition: PartitionState) -> TopicPartition:
@@ -620,9 +636,13 @@ def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:
     from penstock_operator.plan import plan_cluster  # noqa: PLC0415 - after the module it tests
 
     world = World(random.Random(seed))
+    idle = 0
     for _ in range(50):
-        for action in plan_cluster(wish, world.observed()).actions:
-            world.carry_out(action)
+        if idle < _IDLE_PASSES:  # then only time passes, and to plan is what takes long
+            actions = plan_cluster(wish, world.observed()).actions
+            idle = idle + 1 if world.is_still and not actions else 0
+            for action in actions:
+                world.carry_out(action)
         world.go_on()
     brokers = wish.spec.brokers
     factor = min(3, brokers)
