@@ -6,8 +6,9 @@
               else three brokers that are there                                the page shows
 
 A page says localhost:9092, or means it by saying nothing, and its cluster listens elsewhere here:
-addresses are put in place before a snippet runs, and taken back in what it prints. Nothing of the
-reader's is touched: the home is a directory of the test, and what is left running ends with it.
+addresses are put in place before a snippet runs, and taken back in what it prints. A workload that
+a page runs for many seconds runs for a few. Nothing of the reader's is touched: the home is a
+directory of the test, and what is left running ends with it.
 """
 
 import json
@@ -35,6 +36,9 @@ TIMEOUT_S: Final = 120.0
 FIRST_PORT: Final = 9092
 """Of the cluster that pages write about; broker i has the i-th after it."""
 _UP: Final = re.compile(r"\bpenstock local up\b(?!.* --port)")
+_DURATION: Final = re.compile(r"(\bpenstock verify run\b.* --duration )\d+")
+_DURATION_S: Final = 4
+"""What a workload without a rate takes of both cores, all that is tested beside it lacks."""
 _EXAMPLE: Final = re.compile(r"\bpython -m examples\.[\w.]+")
 _ADDRESS: Final = re.compile(r"\b(?:localhost|127\.0\.0\.1):9092\b")
 _NEEDED: Final = ("jq", "openssl")
@@ -164,6 +168,7 @@ class PageRun:
         if _UP.search(text):
             self._addresses = []
             text = _UP.sub(r"\g<0> --port 0", text)
+        text = _DURATION.sub(rf"\g<1>{_DURATION_S}", text)
         if _EXAMPLE.search(text):
             text = _EXAMPLE.sub(rf"\g<0> --bootstrap {self._broker()}", text)
         output = self._folder / f"output-{len(self._shells)}"
