@@ -16,6 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+if __name__ == "__main__" and os.environ.get("PYTHONHASHSEED") != "0":
+    # Before the imports below, which take seconds.
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from penstock_sim.contents import Options
@@ -210,9 +214,5 @@ def _interrupt(_signal: int, _frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
-        )
     signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())
