@@ -141,6 +141,9 @@ class Compactor:
             return
 
         def told() -> None:
+            if not self._is_as_planned():
+                self.start()
+                return
             assert self._replica is not None
             job.cleaned = swept
             self._broker.handle(self._replica, MarkersSwept(job.plan.tombstones_end))
@@ -163,12 +166,17 @@ class Compactor:
         self, rewrite: Rewrite | None, cleaned: Cleaned | None, then: Callable[[], None]
     ) -> None:
         """Calls `then` when it is stored; ends the pass if the log has changed meanwhile."""
-        broker, replica = self._broker, self._replica
-        assert replica is not None
-        is_same = broker.replicas.get(replica.key) is replica
-        if not is_same or replica.truncations != self._truncations or replica.machine.error:
+        if not self._is_as_planned():
             self.start()
             return
-        broker.rewrite(
-            replica, rewrite, cleaned, lambda done: self._soon(then if done else self.start)
+        assert self._replica is not None
+        self._broker.rewrite(
+            self._replica, rewrite, cleaned, lambda done: self._soon(then if done else self.start)
         )
+
+    def _is_as_planned(self) -> bool:
+        """The log is there, and was not truncated since."""
+        replica = self._replica
+        assert replica is not None
+        is_same = self._broker.replicas.get(replica.key) is replica
+        return is_same and replica.truncations == self._truncations and not replica.machine.error
