@@ -115,7 +115,7 @@ def end(book: Book, event: TransactionEnded) -> EndStored:
     if known is not None and known.producer_epoch >= event.producer_epoch:
         if known.producer_epoch == event.producer_epoch and known.committed != event.commit:
             book.decide(
-                "a transaction ended otherwise before: this group keeps what it was told first",
+                "a transaction ended otherwise before: this group keeps the first outcome",
                 group=event.group_id,
                 producer_id=event.producer_id,
                 producer_epoch=event.producer_epoch,
