@@ -22,12 +22,12 @@ them.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice, repeat
 from typing import Final, NamedTuple
 
 from penstock.core.types import Offset
+from penstock.core.value import value
 
 Header = tuple[str, bytes | None]
 """Name and value of one header. A name may occur more than once in a record."""
@@ -50,7 +50,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Columns:
     """All records of a batch. Times in ms since 1970-01-01 UTC.
 

@@ -16,6 +16,7 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 from penstock.core.partitioner import KeyHash
+from penstock.core.value import value
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 TOPIC_NAME_MAX_CHARS: Final = 249
@@ -118,7 +119,7 @@ class CompressionType(StrEnum):
     PRODUCER = "producer"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings. Field documentation: `CONFIG_KEYS`."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple, NewType
 
+from penstock.core.value import value
+
 Offset = NewType("Offset", int)
 """Position of a record in a partition, 0 .. 2**63 - 1."""
 LeaderEpoch = NewType("LeaderEpoch", int)
@@ -89,7 +91,7 @@ class ProducerIdentity:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """The controller's decisions about one partition.
 

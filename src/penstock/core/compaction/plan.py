@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset
+from penstock.core.value import value
 
 _POINTS_MAX: Final = 32
 
@@ -29,7 +30,7 @@ class CleanPoint:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Cleaned:
     """State that earlier passes over a log left; stored with it.
 

@@ -58,6 +58,7 @@ from penstock.core.types import (
     TopicId,
     TopicPartition,
 )
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- events: store -> machine
@@ -175,7 +176,7 @@ class CopyProgress:
     limited_by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
     """`copies`: of partitions that the broker leads; empty: as before. `no_space_for_copies`: its
     own disk lets no partition move there. `opened`: its logs are, see `Register.opening`.
@@ -338,7 +339,7 @@ class UnregisterBroker:
     directory_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
@@ -543,7 +544,7 @@ class Decision:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 

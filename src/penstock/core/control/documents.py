@@ -36,6 +36,7 @@ from penstock.core.types import (
     ControllerEpoch,
     TopicId,
 )
+from penstock.core.value import value
 from penstock.errors import ClusterError, ErrorCode
 
 FORMAT_FIRST: Final = 1
@@ -49,7 +50,7 @@ TOMBSTONES_MAX: Final = 1_000
 """Deleted topic ids remembered, so that a broker that was down still learns of the deletion."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
     """A broker's last registration. `alive`: it had a session at the last write, or has one.
 
@@ -149,7 +150,7 @@ class ClusterQuotas:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never assigned. `format`: see the module.
     `copy_rate`: bytes per second, 0 = no limit; None: each broker's own setting. `copy_rate_by`:
@@ -172,7 +173,7 @@ class ClusterDocument:
     hibernating: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class TopicDocument:
     """`configs`: only the keys that were set. `partitions[i]` is partition i.
 

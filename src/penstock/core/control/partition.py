@@ -12,13 +12,13 @@ copied can be given up, and the ISR is never larger than the replication factor 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, MoveReason, PartitionState
+from penstock.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PartitionDocument:
     """A partition's state, the other brokers that may lead it, and its move.
 

@@ -36,6 +36,7 @@ from penstock.core.groups.contract_views import (
     ListRequested,
 )
 from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- events: shell -> machine
@@ -165,7 +166,7 @@ class TopicsChanged:
     catalog: Catalog
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tick:
     """`next_wake_ms` has come."""
 
@@ -301,7 +302,7 @@ class Decision:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 

@@ -252,7 +252,7 @@ class PeerLost:
     peer: BrokerId
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tick:
     """Time passed. Sent about every 100 ms, only to leaders and to machines that want it."""
 

@@ -47,6 +47,7 @@ from penstock.core.transactions.records import (
     Participant,
 )
 from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- events: shell -> machine
@@ -171,7 +172,7 @@ class TopicsGone:
     topic_ids: frozenset[TopicId]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tick:
     """`next_wake_ms` has come."""
 
@@ -324,7 +325,7 @@ class Outcome:
     open_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 

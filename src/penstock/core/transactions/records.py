@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from penstock.core.json_records import Format, as_text, encode
 from penstock.core.types import ProducerId, TopicId
+from penstock.core.value import value
 
 VERSION: Final = 1
 _FORMAT: Final = Format("transactions", "the ids of its partition are unavailable")
@@ -141,7 +142,7 @@ class LastEnd:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BranchRecord:
     """IDLE: `epoch` is the next transaction's. OPEN (`is_open`): it is the current one's.
 
