@@ -18,7 +18,9 @@ The order in which `settle` looks for a leader (in replica order, except in line
     6  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
        unsynced ones; nothing better is left. What was fsynced is there. A damaged one only if all
        lossy ones are damaged, or unclean.leader.election.enable.
-    7  any live replica, if unclean.leader.election.enable; a lossy one first, a damaged one last
+    7  any live replica, if unclean.leader.election.enable; a lossy one first, a damaged one last.
+       Not while a sound member of ISR or ELR registers or opens its logs: it will lead in a
+       moment, and nothing is lost.
     8  none: the partition waits. ISR and ELR do not change: their members still hold
        every committed record; the first that comes back may lead.
 
@@ -60,13 +62,20 @@ class Liveness:
     """`live`: have a session. `leaving`: those of them that want to stop.
 
     `cordoned`: shall not lead, if anybody else can. `opening`: have not said yet which of their
-    logs are damaged, so they may keep what they have and get nothing.
+    logs are damaged, so they may keep what they have and get nothing. `returning`: have no session
+    any more, and are about to have another.
     """
 
     live: frozenset[BrokerId]
     leaving: frozenset[BrokerId] = frozenset()
     cordoned: frozenset[BrokerId] = frozenset()
     opening: frozenset[BrokerId] = frozenset()
+    returning: frozenset[BrokerId] = frozenset()
+
+    @property
+    def coming(self) -> frozenset[BrokerId]:
+        """Will soon be `opened`, or dead."""
+        return (self.live & self.opening) | self.returning
 
     @property
     def staying(self) -> frozenset[BrokerId]:
@@ -258,7 +267,7 @@ def _choose_leader(
             (ElectionKind.LOSSY, (lossy - damaged) & able),
             (ElectionKind.LOSSY, last_lossy & able),
         ]
-    if settings.unclean:
+    if settings.unclean and not ((isr | elr) - damaged) & liveness.coming:
         groups += [
             (ElectionKind.UNCLEAN, (lossy - damaged) & able),
             (ElectionKind.UNCLEAN, able - damaged),

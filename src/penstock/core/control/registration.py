@@ -350,8 +350,9 @@ def _end_former_run(
     if known.alive:
         draft.put_broker(replace(known, alive=False))
         draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it restarted")
-        leaving = sessions.leaving - {broker_id}
-        draft.settle_all(draft.liveness(leaving), frozenset({broker_id}))
+        this = frozenset({broker_id})
+        liveness = replace(draft.liveness(sessions.leaving - this), returning=this)
+        draft.settle_all(liveness, this)
 
 
 def _forget_data(draft: Draft, broker_id: BrokerId, *, same_directory: bool) -> None:

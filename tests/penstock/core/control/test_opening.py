@@ -46,6 +46,22 @@ def test_nobody_is_elected_before_it_has_opened_its_logs() -> None:
     assert world.writes == writes, "every heartbeat says it from then on"
 
 
+@pytest.mark.parametrize("loses", [False, True])
+def test_no_unclean_election_while_who_has_everything_opens_its_logs(loses: bool) -> None:
+    configs = {"min_insync_replicas": "1", "unclean_leader_election_enable": "true"}
+    world = moving_world(3, (0, 1, 2), **configs)
+    assert world.alter_isr(0, (0,)).error is None
+    back(world, 0)
+    state = document(world).state
+    assert (state.leader, state.isr) == (NO_LEADER, ids(0)), "1 and 2 live, and lack records"
+    if loses:
+        world.kill(0)
+        assert document(world).state.leader == 1
+    else:
+        opened(world, 0)
+        assert document(world).state.leader == 0
+
+
 @pytest.mark.parametrize("report", [damaged, missing])
 def test_who_comes_back_damaged_takes_no_seat_of_the_others(report: Any) -> None:
     world = all_dead()
