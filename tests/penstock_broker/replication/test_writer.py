@@ -161,6 +161,27 @@ async def test_what_comes_while_a_write_runs_is_one_write_with_one_fsync() -> No
         assert r.store.recover(first.slot).log_end_offset == 50
 
 
+@pytest.mark.parametrize(("told", "kept"), [((0, None), 0), ((None, 4, 0), 4), ((None,), None)])
+async def test_what_is_told_of_compaction_is_in_the_tick_with_what_follows(
+    told: tuple[int | None, ...], kept: int | None
+) -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.store.gate.clear()
+        r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        for number, end in enumerate(told, 1):
+            compacted_end = None if end is None else Offset(end)
+            batches = [batch_at(number)]
+            r.writer.append(
+                owner, number + 1, batches, None, sync=False, compacted_end=compacted_end
+            )
+        r.store.gate.set()
+        await hears(owner, ("persisted", 1, False), ("persisted", len(told) + 1, False))
+        (write,) = r.store.writes[-1][0]
+        assert write.compacted_end == kept
+
+
 async def test_a_truncation_is_followed_by_what_is_left() -> None:
     async with rig() as r:
         owner = r.owner(0)

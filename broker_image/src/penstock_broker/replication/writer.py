@@ -166,7 +166,8 @@ class LogWriter:
         pending.batches.extend(batches)
         pending.aborted.extend(aborted)
         pending.swept_end = pending.swept_end if swept_end is None else swept_end
-        pending.compacted_end = compacted_end or pending.compacted_end or compacted_end
+        if compacted_end is not None:
+            pending.compacted_end = max(compacted_end, pending.compacted_end or Offset(0))
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)

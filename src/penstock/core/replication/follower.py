@@ -252,9 +252,11 @@ class Follower:
         sync = min(received.sync_through, end) > self._sync_asked
         if not (received.batches or start_moved or sync):
             return
-        if any(batch.header.is_compacted for batch in received.batches):
-            # What is gone there was superseded below what its leader knew to be committed.
-            out.compacted_end = received.high_watermark
+        compacted = [batch.next_offset for batch in received.batches if batch.header.is_compacted]
+        if compacted:
+            # What is gone there was superseded below what its leader knew to be committed, which
+            # is nothing until it has followers again, if it has lost writes.
+            out.compacted_end = max(received.high_watermark, compacted[-1])
         appended = log.append(received.batches, now_ms)
         out.write(appended, received.batches, sync=sync)
         if start_moved or log.epochs is not epochs_before or not received.batches:

@@ -98,3 +98,10 @@ def test_a_follower_stores_how_far_what_it_copies_was_superseded(follower: Drive
     whole = batch(2, base=3, epoch=1)
     part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
     assert follower.receive(part, epoch=1, high_watermark=50).compacted_end == 50
+
+
+def test_a_leader_that_lost_writes_knows_of_no_watermark(follower: Driver) -> None:
+    """Until it has followers again. Stored as 0, it would lower what was known."""
+    whole = batch(2, epoch=1)
+    part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
+    assert follower.receive(part, epoch=1, high_watermark=0).compacted_end == 2
