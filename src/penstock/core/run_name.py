@@ -35,7 +35,7 @@ class RunName:
         cls, execution: str, topic: str | None, query_run: str = "", checkpoint: str = ""
     ) -> Self:
         """`topic` None: that of a column. `checkpoint`: its location."""
-        place = checkpoint and f"{crc32(checkpoint.encode()):08x}"
+        place = checkpoint and f"{crc32(_plain(checkpoint).encode()):08x}"
         return cls(execution, COLUMN if topic is None else _short(topic), query_run, place)
 
     @classmethod
@@ -46,6 +46,12 @@ class RunName:
 
     def __str__(self) -> str:
         return f"{_PREFIX}/{self.execution}/{self.target}/{self.query_run}/{self.place}"
+
+
+def _plain(location: str) -> str:
+    """The same for a directory, however it is written."""
+    path = location.removeprefix("file:")
+    return f"/{path.strip('/')}" if path.startswith("/") else path.rstrip("/")
 
 
 def _short(topic: str) -> str:

@@ -14,6 +14,21 @@ def test_a_sinks_run_comes_back_as_it_went_in() -> None:
     assert RunName.of_sink(UUID, None) == RunName(UUID, COLUMN)
 
 
+def test_a_place_is_the_same_however_it_is_written() -> None:
+    for same in ("/cp/a", "/cp/a/", "file:/cp/a", "file:///cp/a/"):
+        assert (
+            RunName.of_sink(UUID, "t", "", same).place
+            == RunName.of_sink(UUID, "t", "", "/cp/a").place
+        )
+    for bucket in ("s3a://b/cp", "s3a://b/cp/"):
+        assert (
+            RunName.of_sink(UUID, "t", "", bucket).place
+            == RunName.of_sink(UUID, "t", "", "s3a://b/cp").place
+        )
+    places = [RunName.of_sink(UUID, "t", "", one).place for one in ("/cp/a", "/cp/b", "s3a://b/cp")]
+    assert len(set(places)) == 3
+
+
 def test_any_other_name_is_an_execution() -> None:
     for name in ("", UUID, "jobs/2026/11/28/1", "spark/a/b", "spark/a/b/c/d/e"):
         assert RunName.parse(name) == RunName(name)
