@@ -36,6 +36,7 @@ _EXAMPLES: Final = """examples:
   run.py --pauses --seeds 300                      processes are paused
   run.py --edits --seeds 300                       metadata is edited by hand
   run.py --blackouts --seeds 300                   all brokers lose power at once
+  run.py --unclean --seeds 300                     unclean elections
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -43,7 +44,7 @@ _EXAMPLES: Final = """examples:
   run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
-_WORDS: Final = {"damage": "bits that flip"}
+_WORDS: Final = {"damage": "bits that flip", "unclean": "unclean elections"}
 """What an option means in a line; the others say it themselves."""
 
 
@@ -85,6 +86,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="all brokers lose power at once, as --damage; also with groups and transactions",
     )
+    parser.add_argument(
+        "--unclean",
+        action="store_true",
+        help="brokers lose more than is promised, and topics allow unclean elections, as --damage",
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -105,7 +111,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
     if how_of(options) and (options.kept or options.planted is not None):
-        names = "--damage, --drains, --pauses, --edits and --blackouts"
+        names = "--damage, --drains, --pauses, --edits, --blackouts and --unclean"
         parser.error(f"{names} go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
@@ -125,6 +131,8 @@ def how_of(options: argparse.Namespace) -> Options:
         how["edits"] = True
     if options.blackouts:
         how["blackouts"] = True
+    if options.unclean:
+        how["unclean"] = True
     return how
 
 

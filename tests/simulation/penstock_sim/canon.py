@@ -76,6 +76,12 @@ class Canon:
             self.extend(batch, "rewind", batch.base_offset)  # it was checked when it was added
         self.end = max(self.end, end)
 
+    def adopt(self, batches: Sequence[Batch]) -> None:
+        """Takes over what an unclean leader knew to be committed; any sequence may follow it."""
+        self._sequences, self._ends, self._skipped = {}, {}, True
+        for batch in batches:
+            self.extend(batch, "unclean election")
+
     def skip_to(self, end: int, left: Sequence[Batch]) -> None:
         """Retention removed everything before `end` in a history that had lost records."""
         self._sequences, self._ends, self._skipped, self.end = {}, {}, True, end

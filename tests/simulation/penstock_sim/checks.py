@@ -44,6 +44,7 @@ from penstock_sim.disk_checks import DiskChecks
 from penstock_sim.journal import JournalCounts
 from penstock_sim.moving_checks import MovingChecks
 from penstock_sim.scheduler import RuleError
+from penstock_sim.unclean import UncleanElections
 
 if TYPE_CHECKING:
     from penstock_broker.replication.replica import Replica
@@ -88,6 +89,7 @@ class Checks:
         self._journaled = False
         self.moving = MovingChecks(world)
         self.disk = DiskChecks(world)
+        self.unclean = UncleanElections(world)
 
     def canon(self, key: ReplicaKey) -> Canon:
         known = self.canons.get(key)
@@ -160,7 +162,7 @@ class Checks:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
         if self.world.damage is not None and self.world.damage.may_stop(broker, key):
             return True
-        return key in self.lossy and not broker.lost_writes
+        return key in self.lossy and not broker.lost_writes and not self.world.may_elect_anyone(key)
 
     def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
         place = (int(broker.id), replica.key)
@@ -188,8 +190,10 @@ class Checks:
             return
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset != before.log_start_offset
-        if self.world.compacts and not checkpoint.epochs and target <= before.log_start_offset:
-            # Markers that it lacks were swept while it was down: no seat counts on it.
+        begins = not checkpoint.epochs and target <= before.log_start_offset
+        if begins and (self.world.compacts or self.unclean.was_elected(replica.key)):
+            # Markers that it lacks were swept while it was down: no seat counts on it. Or what is
+            # committed here is not in the log of an unclean leader.
             reset = True
             if self._is_holder(broker, replica.key) and target < before.high_watermark:
                 raise RuleError(f"I4: {who} holds a seat and starts again at {checkpoint}")
@@ -226,7 +230,7 @@ class Checks:
     def _committed(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
         """The leader says that everything below its high watermark is committed."""
         canon, key = self.canon(replica.key), replica.key
-        if marks.high_watermark <= canon.end:
+        if marks.high_watermark <= canon.end or self.unclean.is_deposed(key, marks):
             return
         if key in self.lossy and marks.high_watermark == marks.log_start_offset:
             # It was started from what another had left; this one has its log start from before.
@@ -325,6 +329,8 @@ class Checks:
             if member not in seats or key.topic_id in deleted:
                 continue
             others = {one for one in self._before.get(key, seats) if (one, key) not in lost}
+            if self.unclean.was_elected(key):
+                continue
             if document.state.isr != (broker.id,) or others:
                 raise RuleError(f"I7: b{member} lost data, has a seat in {document}, not {others}")
             self._last_replica_standing(broker, key)
@@ -448,20 +454,33 @@ class Checks:
                 for member in (*old.isr, *before.elr)
                 if self._dealt_with.get((int(member), key), -1) <= old.version
             }
-            others = {one for one in self._before[key] if (one, key) not in self.lost}
-            switched = set(old.replicas) != set(state.replicas)
-            if state.leader in before.lossy and not others & seats and not switched:
-                # It lost its seat earlier, and every other holder has lost data since: no leader
-                # took it into the ISR again before it was elected, in the same write.
-                if not others:
-                    self._last_replica_standing(self.world.brokers[state.leader], key)
-                elif self.canon(key).end:
-                    raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
-                # else they died before they had heard of the partition: their logs are missing
+            self._lossy_leader(key, before, after, seats)
         for member in seats:
             if before is None or member not in (*before.state.isr, *before.elr):
                 broker = self.world.brokers[member]
                 self._check_holds(broker, key, f"I5: b{member} joined the ISR or ELR")
+
+    def _lossy_leader(
+        self,
+        key: ReplicaKey,
+        before: PartitionDocument,
+        after: PartitionDocument,
+        seats: set[int],
+    ) -> None:
+        """Whether the leader may lack what was committed, and was elected all the same."""
+        state = after.state
+        others = {one for one in self._before[key] if (one, key) not in self.lost}
+        if self.unclean.changed(key, before, after, others):
+            return
+        switched = set(before.state.replicas) != set(state.replicas)
+        if state.leader in before.lossy and not others & seats and not switched:
+            # It lost its seat earlier, and every other holder has lost data since: no leader
+            # took it into the ISR again before it was elected, in the same write.
+            if not others:
+                self._last_replica_standing(self.world.brokers[state.leader], key)
+            elif self.canon(key).end:
+                raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
+            # else they died before they had heard of the partition: their logs are missing
 
     def _last_replica_standing(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Every holder lost unsynced writes: only sync=DISK is promised from here on.
@@ -491,7 +510,7 @@ class Checks:
         """At the moment a leader answers success."""
         canon, key = self.canon(replica.key), replica.key
         who = f"{broker.name} p{key.partition}"
-        if self.world.is_deleted(key):
+        if self.world.is_deleted(key) or self.unclean.is_deposed(key, replica.machine.marks):
             return
         if reply.acks is Acks.ALL:
             at = canon.by_base.get(reply.base_offset)

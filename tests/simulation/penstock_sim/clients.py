@@ -291,7 +291,8 @@ class Consumer:
         replica = broker.replicas.get(self.key) if broker.up else None
         if replica is not None:
             marks = replica.machine.marks
-            if marks.is_leader and marks.leader_epoch >= self.epoch:
+            deposed = self.world.checks.unclean.is_deposed(self.key, marks)
+            if marks.is_leader and marks.leader_epoch >= self.epoch and not deposed:
                 self._fetch(broker, replica, marks)
         self.start()
 

@@ -62,7 +62,9 @@ class Options(TypedDict, total=False):
     same, of two operators of Kubernetes. `drains`: the same, of brokers, while replicas move.
     `pauses`: the same, of brokers' and controllers' processes. `edits`: the same, of documents in
     the metadata store, by hand; then nothing else happens to controllers, and no replica moves.
-    `blackouts`: all brokers lose power at once in every history, whatever is in it.
+    `blackouts`: all brokers lose power at once in every history, whatever is in it. `unclean`:
+    topics of producers allow unclean elections, and their brokers lose more than is promised to be
+    survived; no replica moves.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -89,6 +91,7 @@ class Options(TypedDict, total=False):
     pauses: bool | None
     edits: bool | None
     blackouts: bool | None
+    unclean: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,9 @@ def contents_of(seed: int, options: Options) -> Contents:
         return by_seed if wanted is None else wanted
 
     dark = bool(options.get("blackouts"))
+    still = bool(options.get("edits") or options.get("unclean"))
     compaction = seed % 12 in DARK_COMPACTION_IN if dark else seed % 36 in COMPACTION_IN
+    compaction = compaction and not options.get("unclean")
 
     return Contents(
         groups=choose(options.get("groups"), seed % GROUPS_EVERY == 0),
@@ -132,7 +137,7 @@ def contents_of(seed: int, options: Options) -> Contents:
         bank=choose(options.get("bank"), not alone and seed % 36 in BANK_IN),
         ring=choose(options.get("ring"), not alone and seed % 96 in RINGS_IN),
         operator=choose(options.get("operator"), seed % OPERATOR_EVERY == 0),
-        moves=not options.get("edits")
+        moves=not still
         and choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
         hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
         seeks=choose(options.get("seeks"), seed % 6 in SEEKS_IN),

@@ -27,8 +27,6 @@ class DiskChecks:
     def __init__(self, world: World) -> None:
         self.world = world
         self._acknowledged: defaultdict[ReplicaKey, dict[int, Batch]] = defaultdict(dict)
-        self._nulls: defaultdict[ReplicaKey, dict[bytes | None, int]] = defaultdict(dict)
-        """The newest null value of each key that was ever committed: compaction removes it, too."""
 
     def acknowledged(self, key: ReplicaKey, batch: Batch) -> None:
         """With sync=DISK, as it was committed."""
@@ -36,10 +34,9 @@ class DiskChecks:
 
     def check(self, key: ReplicaKey, log: Sequence[Batch], log_start: int, who: str) -> None:
         """All of it is in this log, from its start on."""
-        self._note_nulls(key)
         there = visible(log)
         newest = {record[0]: offset for offset, record in sorted(there.items())}
-        nulls = self._nulls[key]
+        nulls = self._nulls(key, log[-1].next_offset if log else log_start)
         for batch in self._acknowledged[key].values():
             for offset, record in records_of(batch).items():
                 if offset < log_start or record[1] is None or there.get(offset) == record:
@@ -50,14 +47,21 @@ class DiskChecks:
                         "has nothing newer of its key"
                     )
 
-    def _note_nulls(self, key: ReplicaKey) -> None:
-        nulls = self._nulls[key]
+    def _nulls(self, key: ReplicaKey, end: int) -> dict[bytes | None, int]:
+        """The newest null value of each key that was committed below `end`: compaction may have
+        removed it, too, once it had superseded others. What was lost past `end` supersedes nothing.
+        """
+        ended = self.world.transaction_checks.view(key).ended
+        found: dict[bytes | None, int] = {}
         for batch in self.world.checks.canon(key).batches:
-            for offset, (name, value) in (
-                () if batch.header.is_control else records_of(batch).items()
-            ):
-                if value is None:
-                    nulls[name] = max(offset, nulls.get(name, -1))
+            header = batch.header
+            _, commit = ended.get((header.producer_id, header.producer_epoch), (0, True))
+            if header.is_control or (header.is_transactional and not commit):
+                continue
+            for offset, (name, value) in records_of(batch).items():
+                if value is None and offset < end:
+                    found[name] = offset
+        return found
 
 
 def visible(log: Sequence[Batch]) -> dict[int, tuple[bytes | None, bytes | None]]:

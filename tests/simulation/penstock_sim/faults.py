@@ -179,6 +179,8 @@ class Nemesis:
             document = checks.stored.get(key)
             if document is None:
                 return False
+            if self.world.may_elect_anyone(key):
+                continue
             state = document.state
             counts = broker.id in state.adding and checks.moving.is_complete(broker, key)
             if broker.id not in state.replicas and not counts:

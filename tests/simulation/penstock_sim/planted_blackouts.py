@@ -1,4 +1,4 @@
-"""Bugs that only a power loss of all brokers shows, planted on purpose as in `planted`."""
+"""Bugs that only losses beyond the promise show, planted on purpose as in `planted`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any, Final
 
 from penstock.core.groups import pending
 from penstock.core.groups.records import EndedKey
+from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.follower import Follower
 from penstock.core.transactions import lost
 from penstock.core.transactions.orphans import endings
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.transactions import orphans
+from penstock_sim.scheduler import RATE
+from penstock_sim.shell import LAG_MAX_MS, WatchedReplicas
 
 
 def leave_open_what_has_ended_elsewhere(patch: Any) -> None:
@@ -53,6 +56,15 @@ def truncate_what_superseded(patch: Any) -> None:
     patch.setattr(Follower, "_lacks_superseded", lambda _self, _target: False)
 
 
+def stop_what_an_unclean_leader_lacks(patch: Any) -> None:
+    """A former member with committed records that its leader lacks waits for a person."""
+
+    def config_of(_self: Any, topic: Any) -> ReplicaConfig:
+        return ReplicaConfig(topic.config.min_insync_replicas, LAG_MAX_MS * RATE, 50)
+
+    patch.setattr(WatchedReplicas, "config_of", config_of)
+
+
 _TRANSACTIONS: Final = {"transactions": True, "groups": False, "moves": False}
 BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
     leave_open_what_has_ended_elsewhere.__name__: (
@@ -77,3 +89,7 @@ BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tupl
     ),
 }
 """How each is planted, in which histories, and what may find it."""
+UNCLEAN_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    stop_what_an_unclean_leader_lacks.__name__: stop_what_an_unclean_leader_lacks
+}
+"""The same, with unclean elections."""

@@ -366,9 +366,10 @@ class Reader:
     def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
         """The leader's answer, from `offset` on."""
         found = broker.read(replica, offset, replica.machine.marks.high_watermark, 8)
-        if found:
+        checks = self.world.checks
+        if found and not checks.unclean.is_deposed(replica.key, replica.machine.marks):
             who = f"{broker.name} to {self.member.name}"
-            self.world.checks.consumed(replica.key, found, who)
+            checks.consumed(replica.key, found, who)
         return found
 
     def _answered(

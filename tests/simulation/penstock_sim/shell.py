@@ -141,8 +141,12 @@ class WatchedReplicas(ReplicaSet):
             self.broker.world.scheduler.fail(error)
 
     def config_of(self, topic: Topic) -> rc.ReplicaConfig:
-        minimum = topic.config.min_insync_replicas
-        return rc.ReplicaConfig(minimum, LAG_MAX_MS * RATE, max_pending_produces=50)
+        return rc.ReplicaConfig(
+            topic.config.min_insync_replicas,
+            LAG_MAX_MS * RATE,
+            max_pending_produces=50,
+            follows_unclean=topic.config.unclean_leader_election,
+        )
 
 
 class WatchedView(ClusterView):

@@ -139,6 +139,7 @@ class World:
         self.keeps_to_disk = self.blackout and not self.wants_blackout
         """Only what was acknowledged with sync=DISK is in it: no group, no transaction."""
         self.blackout = self.blackout or self.wants_blackout
+        self.unclean = bool(options.get("unclean"))
         self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
@@ -284,6 +285,10 @@ class World:
         """As `runs_brokers`."""
         return self.hibernation is None or self.hibernation.runs_controllers
 
+    def may_elect_anyone(self, key: ReplicaKey) -> bool:
+        """Unclean elections are allowed."""
+        return self.unclean and key not in (OFFSETS_KEY, TRANSACTIONS_KEY)
+
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
         return self.deletion is not None and self.deletion.is_done and key == SHORT_LIVED_KEY
@@ -423,6 +428,8 @@ class World:
         configs = self.layout.configs
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
+        elif self.unclean:
+            configs["unclean.leader.election.enable"] = "true"
         return cc.NewTopic(
             name=name,
             topic_id=topic_id,
@@ -523,7 +530,8 @@ class World:
             canon = self.checks.canon(producer.key)
             for outgoing in producer.sent:
                 payload, there = outgoing.batch.payload, outgoing.batch.payload in canon.payloads
-                if outgoing.acked and producer.plan.acks is Acks.ALL and not there:
+                acked = outgoing.acked and producer.plan.acks is Acks.ALL
+                if acked and not there and not self.checks.unclean.was_elected(producer.key):
                     raise RuleError(f"I7: {payload!r} was acknowledged and is gone")
                 if outgoing.abandoned and not outgoing.doubtful and there:
                     raise RuleError(f"I8: {payload!r} failed for certain and is there")

@@ -1,0 +1,78 @@
+"""Unclean elections: whoever is alive leads, whatever it lacks, and everybody follows it.
+
+What the elected broker has in common with what was committed is what is committed from then on. A
+deposed leader that has not heard of it may acknowledge a while longer, which counts for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.types import NO_LEADER, ReplicaKey
+
+if TYPE_CHECKING:
+    from penstock.core.control.partition import PartitionDocument
+    from penstock.core.replication import contract as rc
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+
+class UncleanElections:
+    """Those of one history."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._epochs: dict[ReplicaKey, int] = {}
+        self.count = 0
+
+    def was_elected(self, key: ReplicaKey) -> bool:
+        """Somebody was."""
+        return key in self._epochs
+
+    def is_deposed(self, key: ReplicaKey, marks: rc.Marks) -> bool:
+        """It led before the last one: what it says does not count."""
+        return marks.leader_epoch < self._epochs.get(key, 0)
+
+    def changed(
+        self,
+        key: ReplicaKey,
+        before: PartitionDocument,
+        after: PartitionDocument,
+        holders: set[int],
+    ) -> bool:
+        """After a change of the stored partition; `holders` had all that is committed. Whether the
+        new leader is none of them."""
+        old, new = before.state, after.state
+        if not self._world.may_elect_anyone(key) or new.leader == NO_LEADER:
+            return False
+        if new.leader_epoch == old.leader_epoch or int(new.leader) in holders:
+            return False
+        self._epochs[key] = new.leader_epoch
+        self.count += 1
+        self._rewind(self._world.brokers[new.leader], key)
+        return True
+
+    def _rewind(self, leader: SimBroker, key: ReplicaKey) -> None:
+        checks = self._world.checks
+        canon, slot = checks.canon(key), leader.disk.open_slot(key)
+        log = leader.disk.batches(slot)
+        log_start = leader.disk.store.recover(slot).checkpoint.log_start_offset
+        there = {batch.base_offset: batch for batch in log}
+        known = leader.disk.store.recover(slot).checkpoint.high_watermark
+        if leader.up and (replica := leader.replicas.get(key)) is not None:
+            known = replica.machine.marks.high_watermark
+        end = min(log_start, canon.end)
+        for batch in canon.batches:
+            if batch.next_offset <= log_start:
+                continue
+            if there.get(batch.base_offset) != batch:
+                break
+            end = batch.next_offset
+        self._world.scheduler.note("checks", "unclean election", key, leader.name, end, canon.end)
+        checks.lossy.add(key)
+        checks.lost.discard((int(leader.id), key))
+        checks.moving.rewound(key)
+        canon.disk_end = min(canon.disk_end, end)
+        canon.rewind_to(end, log)
+        canon.adopt([one for one in log if end <= one.base_offset and one.next_offset <= known])
+        self._world.forgive(key)
