@@ -32,7 +32,10 @@ from penstock.client.dead_letters import (
     handler_failed,
     letter_headers,
     letter_too_large,
+    no_thread,
     place_of,
+    program_ended,
+    refused_at_exit,
     without_text,
 )
 from penstock.client.group.model import OffsetAndMetadata
@@ -166,7 +169,9 @@ class AsyncWorkerPool:
         self._task: asyncio.Task[object] | None = None
         """Runs, and has not begun to end."""
         self.exiting = False
-        """The program ends."""
+        """The program ends: Python has said so, or `give_up` was called."""
+        self._threadless = False
+        """No thread could be started for a handler."""
         self._commit_s: float | None = None
         self.handled = 0
         self.retried = 0
@@ -331,8 +336,11 @@ class AsyncWorkerPool:
             try:
                 await self._call(work.record)
             except Exception as error:
-                if self.exiting:
+                if self.exiting or self._threadless:
                     raise
+                if refused_at_exit(error) and self._refused():
+                    self.exiting = True
+                    raise program_ended(work.record) from error
                 cause = error
             else:
                 self.handled += 1
@@ -357,18 +365,25 @@ class AsyncWorkerPool:
             await answer
 
     def _begin(self, record: Record) -> Awaitable[Awaitable[None] | None]:
-        """The plain handler, in one of the threads. If Python refuses to run it there, that says
-        nothing about the record, which must not become a dead letter for it."""
+        """The plain handler, in one of the threads. That none can be started says nothing about the
+        record, which must not become a dead letter for it."""
         loop = asyncio.get_running_loop()
         try:
             return loop.run_in_executor(self._threads, self._handler, record)
         except RuntimeError as error:
-            self.exiting = True
-            raise MisuseError(
-                f"the worker pool has stopped at {place_of(record)}, and has committed what is "
-                "done: the program's main thread has ended, and then Python starts nothing in the "
-                "threads of a pool. Call run in the main thread, or join the thread that runs it"
-            ) from error
+            if refused_at_exit(error):
+                raise
+            self._threadless = True
+            raise no_thread(record, self.config.workers, error) from error
+
+    def _refused(self) -> bool:
+        """Whether Python starts nothing in threads any more. An error that says so may be of
+        another process."""
+        try:
+            self._threads.submit(int)
+        except RuntimeError as error:
+            return refused_at_exit(error)
+        return False
 
     async def _give_up(self, record: Record, cause: Exception) -> None:
         attempts = self.config.retries + 1

@@ -349,6 +349,27 @@ pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
 threading.Thread(target=pool.run, daemon=sys.argv[3] == "daemon").start()
 begun.wait()
 """
+ASYNC_AT_EXIT = """
+import asyncio, sys, threading
+from concurrent.futures import thread as threads
+from penstock.client import WorkerConfig, WorkerPool
+
+begun, pause = threading.Event(), threading.Event()
+
+async def handle(record):
+    begun.set()
+    while not threads._shutdown:
+        pause.wait(0.01)
+    try:
+        await asyncio.to_thread(int)
+    except RuntimeError as error:
+        raise OSError("no file") from error
+
+config = WorkerConfig(workers=4, retries=1, backoff_ms=1, dead_letter_topic=sys.argv[2] + ".dlt")
+pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
+threading.Thread(target=pool.run, daemon=sys.argv[3] == "daemon").start()
+begun.wait()
+"""
 IDLE_AT_EXIT = """
 import sys, threading
 from penstock.client import WorkerPool
@@ -360,12 +381,13 @@ handled.wait()
 """
 
 
+@pytest.mark.parametrize("code", [AT_EXIT, ASYNC_AT_EXIT], ids=["plain", "async"])
 @pytest.mark.parametrize("daemon", ["daemon", "other"])
 def test_a_program_that_ends_makes_no_dead_letters_of_what_it_does_not_handle(
-    shared_broker: Cluster, name: str, daemon: str
+    shared_broker: Cluster, name: str, daemon: str, code: str
 ) -> None:
     fill(shared_broker, name, 50)
-    program = [sys.executable, "-c", AT_EXIT, shared_broker.bootstrap, name, daemon]
+    program = [sys.executable, "-c", code, shared_broker.bootstrap, name, daemon]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
     said = "the program's main thread has ended"
     assert (ended.returncode, said in ended.stderr) == (0, daemon != "daemon"), ended.stderr
@@ -373,6 +395,50 @@ def test_a_program_that_ends_makes_no_dead_letters_of_what_it_does_not_handle(
         assert admin.describe_group(name).members == ()
         letters = admin.describe_logs([name + ".dlt"])[0].logs
     assert sum(log.high_watermark for log in letters) == 0
+
+
+def test_a_pool_that_gets_no_thread_ends_with_an_error_and_makes_no_dead_letters(
+    shared_broker: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a daemon thread: the program goes on."""
+    fill(shared_broker, name, 5)
+    config = WorkerConfig(retries=1, backoff_ms=1, dead_letter_topic=name + ".dlt")
+    pool = WorkerPool(shared_broker.bootstrap, name, name, lambda _: None, config)
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.startswith("penstock-worker"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            pool.run()
+        except PenstockError as error:
+            raised.append(error)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    running.join()
+    (error,) = raised
+    assert "no thread for the handler (can't start new thread); the pool uses up to 8" in str(error)
+    assert pool.core.dead_lettered == pool.core.retried == 0
+
+
+async def test_an_error_of_another_process_that_ended_is_one_of_the_handler(
+    shared_broker: Cluster, name: str
+) -> None:
+    async def handle(record: Record) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    fill(shared_broker, name, 3)
+    config = WorkerConfig(retries=0, dead_letter_topic=name + ".dlt", commit_interval_ms=50)
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    await run_until(pool, lambda: pool.dead_lettered == 3)
+    assert pool.dead_lettered == 3
 
 
 def test_a_pool_in_a_daemon_thread_commits_and_leaves_at_exit(
