@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -135,6 +136,39 @@ def test_control_c_interrupts_a_waiting_poll_and_leaves_the_client_usable(
             poll()
         assert time.monotonic() - begun < 300
         assert consumer.poll(0.1) == []
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "handed over"])
+def test_control_c_ends_a_poll_also_before_its_thread_waits_for_it(
+    shared_broker: Cluster,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: bool,
+) -> None:
+    topic = own_name(request)
+    shared_broker.create_topic(topic)
+    polls = threading.Event()
+    hand_over = asyncio.run_coroutine_threadsafe
+    with Consumer(shared_broker.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assignment = consumer.core._assignment
+        collect = assignment.collect
+
+        def seen(max_records: int) -> list[ConsumedBatch]:
+            polls.set()
+            return collect(max_records)
+
+        def strike(work: Coroutine[Any, Any, object], loop: asyncio.AbstractEventLoop) -> None:
+            hand_over(work, loop)
+            assert not begun or polls.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(assignment, "collect", seen)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "run_coroutine_threadsafe", strike)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(None)
+        assert consumer.poll(0) == [], "and the next one is not refused"
 
 
 Next = Callable[[Consumer], object]
