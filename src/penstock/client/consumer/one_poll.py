@@ -17,6 +17,8 @@ class OnePoll:
 
     def __init__(self) -> None:
         self._poller: asyncio.Task[object] | None = None
+        self._cancelled_before = 0
+        """How many cancellations the poller had swallowed before it polled."""
         self._ended = asyncio.Lock()
 
     @asynccontextmanager
@@ -24,7 +26,7 @@ class OnePoll:
         """Raises MisuseError while another poll goes on; waits for one that is being cancelled, as
         after Ctrl-C."""
         poller, mine = self._poller, asyncio.current_task()
-        if poller is not None and (poller is mine or not poller.cancelling()):
+        if poller is not None and (poller is mine or poller.cancelling() <= self._cancelled_before):
             raise MisuseError(
                 "this consumer is being polled already, by another thread or task or by the poll "
                 "that called this listener. A poll says that all records returned before are "
@@ -33,6 +35,7 @@ class OnePoll:
             )
         async with self._ended:
             self._poller = mine
+            self._cancelled_before = mine.cancelling() if mine is not None else 0
             try:
                 yield
             finally:

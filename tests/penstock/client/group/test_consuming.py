@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Unpack
 
 import pytest
@@ -838,3 +839,25 @@ def test_starts_that_stay_unknown_are_told_once_and_late(
     one.subscribe(name)
     poll_until(lambda: one.assignment() == everywhere(name), "one has everything", one)
     assert caplog.text.count("a transaction is open") == lines
+
+
+async def test_a_task_that_swallowed_a_cancellation_is_no_poll_that_ends(
+    shared_broker: Cluster, name: str
+) -> None:
+    async def polls() -> None:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        await consumer.poll(None)
+
+    begun = asyncio.Event()
+    async with AsyncConsumer(shared_broker.bootstrap, group_id=name) as consumer:
+        await consumer.subscribe(name)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(polls())
+            await begun.wait()
+            first.cancel()
+            await wait_until_async(lambda: consumer._one_poll._poller is first, what="it polls")
+            with pytest.raises(MisuseError, match="is being polled already"):
+                await consumer.poll(0)
+            first.cancel()
