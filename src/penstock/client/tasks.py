@@ -59,7 +59,7 @@ class BackgroundTasks:
         """Cancels all tasks and waits for their end."""
         self._closing = True
         owner = self._owner
-        if owner is None:
+        if owner is None or owner.done():  # perhaps in another event loop
             return
         owner.cancel()
         await asyncio.wait([owner])

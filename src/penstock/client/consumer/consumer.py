@@ -463,8 +463,9 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Leaves the group, ends fetching and closes the connections.
 
-        Can be called repeatedly: later calls return when the first one has, and do the rest if that
-        was cancelled.
+        Can be called repeatedly: later calls return when the first one has. Cancelled, it closes
+        everything at once: a group that it has not left by then gives its partitions to others
+        after the session timeout. What it could not close, a later call does.
 
         With `enable_auto_commit`, what earlier polls returned is committed; what the last one
         returned is not, because you have not said that it is done: if it is, call `commit` first.
@@ -480,7 +481,6 @@ class AsyncConsumer:
                     await self._close()
                 finally:
                     self._closer = None
-                self._closed = True
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -516,6 +516,7 @@ class AsyncConsumer:
             self._arrived.set()
             await self._tasks.aclose()
             await self._cluster.aclose()
+            self._closed = True
 
     def _check_open(self) -> None:
         self._guard.check()

@@ -861,3 +861,33 @@ async def test_a_task_that_swallowed_a_cancellation_is_no_poll_that_ends(
             with pytest.raises(MisuseError, match="is being polled already"):
                 await consumer.poll(0)
             first.cancel()
+
+
+def test_a_close_that_was_cancelled_in_a_listener_closes_and_is_over(
+    shared_broker: Cluster, name: str
+) -> None:
+    class Hangs:
+        async def on_assigned(self, _: frozenset[TopicPartition]) -> None: ...
+
+        async def on_revoked(self, _: frozenset[TopicPartition]) -> None:
+            asked.set()
+            await asyncio.get_running_loop().create_future()
+
+        async def on_lost(self, _: frozenset[TopicPartition]) -> None: ...
+
+    asked = asyncio.Event()
+    made: list[AsyncConsumer] = []
+
+    async def cancel() -> None:
+        made.append(AsyncConsumer(shared_broker.bootstrap, group_id=name))
+        await made[0].subscribe(name, listener=Hangs())
+        while not made[0].assignment():
+            await made[0].poll(0.1)
+        async with asyncio.TaskGroup() as group:
+            closing = group.create_task(made[0].close())
+            await asked.wait()
+            closing.cancel()
+
+    asyncio.run(cancel())
+    assert not made[0]._tasks.running
+    asyncio.run(made[0].close())  # nothing is left to do, in any event loop
