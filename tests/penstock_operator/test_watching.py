@@ -284,3 +284,8 @@ async def test_custom_resources_that_come_later_than_the_operator_are_watched(
         await wait_until_async(lambda: server.looked_for == {ALLOWED}, what="it reconciles")
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0
+
+
+def test_a_line_that_cannot_be_formatted_is_no_error_of_who_logs_it() -> None:
+    record = logging.LogRecord("kopf", logging.INFO, "", 0, "%d of %s", ("a",), None)
+    assert Repeated().filter(record)

@@ -22,8 +22,13 @@ class Repeated(logging.Filter):
         self._last: dict[str, str] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
-        found = _FAILED.fullmatch(record.getMessage()) if record.name.startswith("kopf") else None
+        """Whether the record is logged. What raises here would be raised by who logs."""
+        if not record.name.startswith("kopf"):
+            return True
+        try:
+            found = _FAILED.fullmatch(record.getMessage())
+        except Exception:  # noqa: BLE001 - the handler says that it cannot be formatted
+            return True
         if found is None:
             return True
         known = self._last.get(found["what"]) if found["attempt"] != "1" else None
