@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.admin.move_facts import ClusterFacts
 
 NO_CONTROLLER: Final = "the brokers have no session with a controller"
+NOT_ASKED: Final = "it has just come: the controller says that it is alive, brokers do not yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ def look_at(admin: "Admin") -> Looked:
     moving, topics, (logs, silent) = at_once(questions)
     controller = moving if isinstance(moving, str) else ""
     placed = _placed(cluster) if isinstance(moving, str) else moving
+    came = [one.broker_id for one in placed.brokers if one.alive and one.broker_id not in alive]
+    silent |= dict.fromkeys(came, NOT_ASKED)
     return Looked(cluster_facts(placed, topics, logs), silent, controller)
 
 

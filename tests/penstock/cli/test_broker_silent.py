@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
+from penstock.cli.at_once import describe_soon
 from penstock.cli.main import app
-from penstock.client import Admin
+from penstock.client import Admin, ClusterDescription
 
 NEVER = {"broker.session.timeout.ms": "600000"}
 """A broker that is frozen stays alive for the controller."""
@@ -79,6 +81,23 @@ def test_brokers_that_do_not_answer_hide_no_other(frozen: Cluster) -> None:
         assert f"penstock: broker {one} does not say what it stores: " in done.stderr
     done = run(frozen, "broker", "describe", "2")
     assert (done.exit_code, "Free" in done.stdout) == (0, True)
+
+
+def test_a_broker_that_only_the_controller_calls_alive_says_nothing_yet(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def behind(admin: Admin) -> ClusterDescription:
+        seen = describe_soon(admin)
+        came = tuple(replace(one, alive=one.broker_id != 1) for one in seen.brokers)
+        return replace(seen, brokers=came)
+
+    monkeypatch.setattr("penstock.cli.move_facts.describe_soon", behind)
+    done = run(cluster, "broker", "list", "-o", "json")
+    assert done.exit_code == 1
+    row = json.loads(done.stdout)[1]
+    assert (row["alive"], row["free_bytes"], row["size_bytes"]) == (True, None, None)
+    assert "what it stores is not known: it has just come" in row["problem"]
+    assert "penstock: broker 1 does not say what it stores: it has just come" in done.stderr
 
 
 def test_log_dirs_shows_those_that_answer(frozen: Cluster) -> None:
