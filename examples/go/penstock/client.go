@@ -23,6 +23,11 @@ const (
 	maxMessageBytes = 64 << 20        // a fetch answer of 50 MiB and its framing
 )
 
+var errBehind error = &Error{
+	Detail:  &pb.Error{Code: pb.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, Message: "who answers is behind"},
+	Silence: true,
+}
+
 // Client knows who leads what, and has a connection to each broker. Safe for concurrent use.
 type Client struct {
 	bootstrap []string
@@ -32,8 +37,24 @@ type Client struct {
 	clusterID   string
 	addresses   map[int32]string
 	topics      map[string]*pb.TopicInfo
+	versions    map[string]version
 	asked       map[string]time.Time
+	answered    string // the address that told metadata last
 	connections map[string]*grpc.ClientConn
+}
+
+// version is how new metadata is.
+type version struct{ controllerEpoch, number int64 }
+
+func versionOf(answer *pb.MetadataResponse) version {
+	return version{answer.ControllerEpoch, answer.MetadataVersion}
+}
+
+func (v version) before(other version) bool {
+	if v.controllerEpoch != other.controllerEpoch {
+		return v.controllerEpoch < other.controllerEpoch
+	}
+	return v.number < other.number
 }
 
 // NewClient takes the addresses of any brokers, as host:port. It connects on first use. Its error is
@@ -48,6 +69,7 @@ func NewClient(security Security, bootstrap ...string) (*Client, error) {
 		security:    options,
 		addresses:   map[int32]string{},
 		topics:      map[string]*pb.TopicInfo{},
+		versions:    map[string]version{},
 		asked:       map[string]time.Time{},
 		connections: map[string]*grpc.ClientConn{},
 	}, nil
@@ -102,23 +124,31 @@ func (c *Client) retry(ctx context.Context, step func() error) error {
 	}
 }
 
-// refresh asks one broker after the other about a topic, until one answers.
+// refresh asks one broker after the other about a topic, until one answers that is not behind. The
+// answer counts from its end, because a frozen broker takes its time; meanwhile nobody else asks.
 func (c *Client) refresh(ctx context.Context, topic string) error {
 	err := error(newError(pb.ErrorCode_ERROR_CODE_INVALID_REQUEST, "no bootstrap address was given"))
-	c.mu.Lock()
-	c.asked[topic] = time.Now()
-	c.mu.Unlock()
+	c.asks(topic)
+	defer c.asks(topic)
 	for _, address := range c.candidates() {
 		var answer *pb.MetadataResponse
 		answer, err = c.metadata(ctx, address, topic)
 		if err == nil {
-			return c.learn(answer, topic)
-		}
-		if !retriable(err) {
+			err = c.learn(answer, topic, address)
+			if err != errBehind {
+				return err
+			}
+		} else if !retriable(err) {
 			return err
 		}
 	}
 	return fmt.Errorf("nobody says where topic %q is: %w", topic, err)
+}
+
+func (c *Client) asks(topic string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked[topic] = time.Now()
 }
 
 func (c *Client) metadata(
@@ -135,10 +165,14 @@ func (c *Client) metadata(
 	})
 }
 
-// learn takes over an answer. A broker may be behind: no partition goes back to an older leader.
-func (c *Client) learn(answer *pb.MetadataResponse, name string) error {
+// learn takes over an answer. A broker may be behind: nothing goes back to what was before.
+func (c *Client) learn(answer *pb.MetadataResponse, name, address string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if versionOf(answer).before(c.versions[name]) {
+		return errBehind
+	}
+	c.answered = address
 	c.clusterID = answer.ClusterId
 	for _, broker := range answer.Brokers {
 		c.addresses[broker.BrokerId] = net.JoinHostPort(broker.Host, strconv.Itoa(int(broker.Port)))
@@ -150,23 +184,10 @@ func (c *Client) learn(answer *pb.MetadataResponse, name string) error {
 		if topic.Error != nil {
 			return fromWire(topic.Error)
 		}
-		if before := c.topics[name]; before != nil && before.TopicId == topic.TopicId {
-			keepNewerLeaders(before, topic)
-		}
-		c.topics[name] = topic
+		c.topics[name], c.versions[name] = topic, versionOf(answer)
 		return nil
 	}
 	return newError(pb.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC, fmt.Sprintf("topic %q does not exist", name))
-}
-
-func keepNewerLeaders(before, topic *pb.TopicInfo) {
-	for i, old := range before.Partitions {
-		if i >= len(topic.Partitions) {
-			topic.Partitions = append(topic.Partitions, old)
-		} else if topic.Partitions[i].LeaderEpoch < old.LeaderEpoch {
-			topic.Partitions[i] = old
-		}
-	}
 }
 
 // leader is who leads a partition, as far as known.
@@ -209,13 +230,17 @@ func (c *Client) followLeader(
 	})
 }
 
-// candidates are the addresses to ask for metadata: brokers heard of, then the bootstrap ones.
+// candidates are the addresses to ask for metadata: of the broker that answered last, then the others.
 func (c *Client) candidates() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	addresses := slices.Concat(slices.Collect(maps.Values(c.addresses)), c.bootstrap)
 	slices.Sort(addresses)
-	return slices.Compact(addresses)
+	addresses = slices.Compact(addresses)
+	if at := slices.Index(addresses, c.answered); at > 0 {
+		addresses = slices.Insert(slices.Delete(addresses, at, at+1), 0, c.answered)
+	}
+	return addresses
 }
 
 func (c *Client) cluster() string {
