@@ -467,7 +467,7 @@ class Checks:
         after: PartitionDocument,
         seats: set[int],
     ) -> None:
-        """Whether the leader may lack what was committed, and was elected all the same."""
+        """Notices a leader that may lack what was committed: that is all there is from now on."""
         state = after.state
         others = {one for one in self._before[key] if (one, key) not in self.lost}
         if self.unclean.changed(key, before, after, others):
