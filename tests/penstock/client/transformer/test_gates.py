@@ -446,25 +446,6 @@ def test_a_record_whose_handler_control_c_interrupted_is_handled_by_the_next_run
         assert not running.is_alive()
 
 
-def test_a_letter_that_does_not_fit_ends_it_and_says_so(
-    shared_cluster: Cluster, source: str
-) -> None:
-    shared_cluster.create_topic(f"{source}.dlt", configs={"max.message.bytes": "1024"})
-
-    def handle(record: Record, out: Out) -> None:
-        raise ValueError("no" * 600)
-
-    with pytest.raises(MisuseError, match=r"\.dlt.*max\.message\.bytes"):
-        transform(
-            shared_cluster.bootstrap,
-            group_id=source,
-            source=source,
-            handle=handle,
-            retries=0,
-            dead_letter_topic=f"{source}.dlt",
-        )
-
-
 def test_without_dead_letters_a_failure_ends_it_at_that_record(
     shared_cluster: Cluster, source: str
 ) -> None:
