@@ -6,6 +6,7 @@ also stops at a letter that is too large for its topic: what an exception says i
 then someone has to raise `max.message.bytes` of that topic.
 """
 
+import re
 from typing import Final
 
 from penstock.client.model import Record
@@ -13,6 +14,7 @@ from penstock.core.columns import Header
 from penstock.errors import ClusterError, MisuseError, PenstockError
 
 _CAUSE_CHARS_MAX: Final = 1_000
+_AT_EXIT: Final = re.compile("interpreter shutdown|cannot schedule new futures after shutdown")
 
 
 class HandlerFailedError(ClusterError):
@@ -42,8 +44,12 @@ def without_text(cause: str) -> str:
 
 
 def refused_at_exit(error: BaseException) -> bool:
-    """Whether Python refused to begin something in a thread as the program's main thread has ended:
-    the error says so, or one that led to it."""
+    """Whether Python refused to begin something in a thread, as it does once the program's main
+    thread has ended: the error says so, or one that led to it.
+
+    An executor speaks of the interpreter's shutdown until the first of its threads has noticed it,
+    and then of its own. So a program that has shut down an executor of its own is told the same.
+    """
     left: list[BaseException | None] = [error]
     seen = set()
     while left:
@@ -51,7 +57,7 @@ def refused_at_exit(error: BaseException) -> bool:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        said = any(isinstance(each, str) and "interpreter shutdown" in each for each in one.args)
+        said = any(isinstance(each, str) and _AT_EXIT.search(each) for each in one.args)
         if isinstance(one, RuntimeError) and said:
             return True
         left += (one.__cause__, one.__context__)

@@ -378,7 +378,8 @@ class AsyncWorkerPool:
 
     def _refused(self) -> bool:
         """Whether Python starts nothing in threads any more. An error that says so may be of
-        another process."""
+        another process, or of an executor that the handler has shut down; the pool's own is not,
+        while `run` runs."""
         try:
             self._threads.submit(int)
         except RuntimeError as error:

@@ -349,6 +349,24 @@ pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
 threading.Thread(target=pool.run, daemon=sys.argv[3] == "daemon").start()
 begun.wait()
 """
+NOTICED_AT_EXIT = """
+import sys, threading
+from concurrent.futures import thread as threads
+from penstock.client import WorkerConfig, WorkerPool
+
+begun, pause = threading.Event(), threading.Event()
+
+def handle(record):
+    begun.set()
+    while not threads._shutdown:
+        pause.wait(0.01)
+    pool.core._threads._shutdown = True  # as the first of its threads does that notices
+
+config = WorkerConfig(workers=1, retries=0, dead_letter_topic=sys.argv[2] + ".dlt")
+pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
+threading.Thread(target=pool.run, daemon=sys.argv[3] == "daemon").start()
+begun.wait()
+"""
 ASYNC_AT_EXIT = """
 import asyncio, sys, threading
 from concurrent.futures import thread as threads
@@ -381,7 +399,9 @@ handled.wait()
 """
 
 
-@pytest.mark.parametrize("code", [AT_EXIT, ASYNC_AT_EXIT], ids=["plain", "async"])
+@pytest.mark.parametrize(
+    "code", [AT_EXIT, NOTICED_AT_EXIT, ASYNC_AT_EXIT], ids=["plain", "noticed", "async"]
+)
 @pytest.mark.parametrize("daemon", ["daemon", "other"])
 def test_a_program_that_ends_makes_no_dead_letters_of_what_it_does_not_handle(
     shared_broker: Cluster, name: str, daemon: str, code: str
@@ -428,11 +448,12 @@ def test_a_pool_that_gets_no_thread_ends_with_an_error_and_makes_no_dead_letters
     assert pool.core.dead_lettered == pool.core.retried == 0
 
 
-async def test_an_error_of_another_process_that_ended_is_one_of_the_handler(
-    shared_broker: Cluster, name: str
+@pytest.mark.parametrize("whose", ["interpreter ", ""])
+async def test_an_error_of_another_process_or_executor_that_ended_is_one_of_the_handler(
+    shared_broker: Cluster, name: str, whose: str
 ) -> None:
     async def handle(record: Record) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        raise RuntimeError(f"cannot schedule new futures after {whose}shutdown")
 
     fill(shared_broker, name, 3)
     config = WorkerConfig(retries=0, dead_letter_topic=name + ".dlt", commit_interval_ms=50)
