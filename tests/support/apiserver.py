@@ -42,6 +42,19 @@ TIMEOUTS: Final = Timeouts(connect_s=60.0, total_s=120.0)
 tries again later; a test that looks once would fail on a machine that stands still for as long."""
 _START_S: Final = 90.0
 _REQUEST_S: Final = 20.0
+_LATER: Final = urllib3.Retry(
+    total=None,
+    connect=0,
+    read=0,
+    other=0,
+    redirect=0,
+    status=30,
+    status_forcelist={429},
+    allowed_methods=None,
+    raise_on_status=False,
+)
+"""It asks to come back when a CRD has changed and its storage is not ready again; nothing was done,
+and Retry-After says when. kubectl does the same."""
 _ADMIN_TOKEN: Final = "admin-of-the-tests"
 _BINARIES: Final = ("etcd", "kube-apiserver")
 _namespaces = itertools.count(1)
@@ -107,7 +120,7 @@ class ApiServer:
                     **{name.replace("_", "-"): value for name, value in headers.items()},
                 },
                 timeout=_REQUEST_S,
-                retries=False,
+                retries=_LATER,
             )
         except urllib3.exceptions.HTTPError as error:
             raise urllib.error.URLError(error) from error
