@@ -13,6 +13,7 @@ fork. It ends when the tests do. Its last word is room for the command lines tha
 """
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -106,6 +107,7 @@ def run(start: Start) -> None:
     os.environ.clear()
     os.environ.update(start.environment)
     os.chdir(start.directory)
+    faulthandler.enable()  # what a program that hangs does is asked for with SIGABRT
     how, what, *rest = start.words
     sys.argv = [what, *rest]
     if how == "-m":

@@ -2,7 +2,8 @@
 
     PENSTOCK_TEST_FAULTS=folder python -P hanging_child.py controller …
 
-While `folder/hang` exists, its event loop stands still. Its other threads go on: it is scraped.
+While `folder/hang` exists, its event loop stands still, and makes `folder/hangs`. Its other threads
+go on: it is scraped.
 """
 
 import os
@@ -20,7 +21,9 @@ _tell = ControllerRuntime._tell_store_state
 
 def _hanging(self: ControllerRuntime) -> None:
     """In place of what each tick of the controller begins with."""
-    while (Path(os.environ[FAULTS]) / "hang").exists():
+    folder = Path(os.environ[FAULTS])
+    while (folder / "hang").exists():
+        (folder / "hangs").touch()
         time.sleep(0.05)
     _tell(self)
 

@@ -157,7 +157,11 @@ class ServerProcess:
                 )
             else:
                 self.process = subprocess.Popen(
-                    [sys.executable, *words], stdin=pipe, stdout=log, stderr=log, env=environment
+                    [sys.executable, "-X", "faulthandler", *words],
+                    stdin=pipe,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
                 )
         watch(self, self.check_running)
         if wait:
@@ -238,7 +242,7 @@ class ServerProcess:
         try:
             code = wait_exit(self.process, timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.process.send_signal(signal.SIGABRT)  # it says what its threads do
             wait_exit(self.process, 20.0)
             raise AssertionError(
                 f"{self.name} did not end within {timeout_s} s after signal {number}\n{self.tail()}"

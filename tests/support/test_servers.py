@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support import hanging_child
 from support.cluster import Cluster
 from support.processes import HOST, ReservedPort, reserve_row
 from support.waiting import (
@@ -55,6 +56,23 @@ def test_a_broker_that_dies_fails_a_wait_for_something_else(tmp_path: Path) -> N
         assert "(while waiting: something else)" in str(caught.value)
         broker.start()
         cluster.wait_alive({0})
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_server_that_does_not_end_says_what_its_threads_do(tmp_path: Path, forked: bool) -> None:
+    with Cluster(tmp_path, brokers=1, start=False) as cluster:
+        controller = cluster.controller
+        controller.forked = forked
+        controller.launcher = hanging_child.LAUNCHER
+        controller.environment = {hanging_child.FAULTS: str(tmp_path)}
+        controller.start(wait=False)
+        controller.wait_serving()
+        (tmp_path / "hang").touch()
+        wait_until((tmp_path / "hangs").exists, what="it hangs")
+        with pytest.raises(AssertionError, match="controller did not end within") as caught:
+            controller.stop(timeout_s=3.0)
+    assert "Fatal Python error: Aborted" in str(caught.value)
+    assert "in _hanging" in str(caught.value)
 
 
 async def test_every_kind_of_wait_ends_when_what_it_watches_has_ended() -> None:
