@@ -68,7 +68,7 @@ def change(cluster: Cluster, releases: Releases, load: Load, transactions: Load)
     def change(process: ServerProcess, release: str) -> None:
         for topic in ("mixed", "whole", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             cluster.wait_in_sync(topic)
-        process.stop()
+        releases.stop(process)
         releases.use(process, release)
         process.start(wait=False)
         process.wait_serving()
@@ -139,7 +139,7 @@ def test_a_new_cluster_refuses_older_releases_until_its_format_is_taken_back(
     cluster: Cluster, change: Change, releases: Releases, load: Load, transactions: Load
 ) -> None:
     older, between, controller = cluster.brokers[3], cluster.brokers[2], cluster.controller
-    older.stop()
+    releases.stop(older)
     releases.use(older, "N-2")
     older.start(wait=False)
     wait_until(
@@ -147,9 +147,9 @@ def test_a_new_cluster_refuses_older_releases_until_its_format_is_taken_back(
         what="the controller refuses broker 3",
     )
     load.wait_writing()
-    older.stop()
+    releases.stop(older)
 
-    controller.stop()
+    releases.stop(controller)
     releases.use(controller, "N-2")
     controller.start(wait=False)
     assert controller.wait_end(60) == 2
