@@ -6,15 +6,13 @@ also stops at a letter that is too large for its topic: what an exception says i
 then someone has to raise `max.message.bytes` of that topic.
 """
 
-import re
 from typing import Final
 
 from penstock.client.model import Record
 from penstock.core.columns import Header
-from penstock.errors import ClusterError, MisuseError, PenstockError
+from penstock.errors import ClusterError, PenstockError
 
 _CAUSE_CHARS_MAX: Final = 1_000
-_AT_EXIT: Final = re.compile("interpreter shutdown|cannot schedule new futures after shutdown")
 
 
 class HandlerFailedError(ClusterError):
@@ -41,29 +39,6 @@ def cause_text(cause: BaseException) -> str:
 def without_text(cause: str) -> str:
     """The exception's type alone: for a letter that is too large with all of `cause_text`."""
     return cause.partition(":")[0]
-
-
-def refused_at_exit(error: BaseException) -> bool:
-    """Whether Python refused to begin something in a thread, as it does once the program's main
-    thread has ended: the error says so, or one that led to it.
-
-    An executor speaks of the interpreter's shutdown until the first of its threads has noticed it,
-    and then of its own. So a program that has shut down an executor of its own is told the same.
-    """
-    left: list[BaseException | None] = [error]
-    seen = set()
-    while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        said = any(isinstance(each, str) and _AT_EXIT.search(each) for each in one.args)
-        if isinstance(one, RuntimeError) and said:
-            return True
-        left += (one.__cause__, one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
-    return False
 
 
 def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, ...]:
@@ -98,22 +73,4 @@ def letter_too_large(
         f"{refusal.message}. The program has stopped and has not committed the record: raise "
         f"max.message.bytes of {topic}, and start it again",
         refusal.code,
-    )
-
-
-def program_ended(record: Record) -> MisuseError:
-    """The error of a worker pool that runs in a thread, in a program that ends: no dead letter."""
-    return MisuseError(
-        f"the worker pool has stopped at {place_of(record)}, and has committed what is done: the "
-        "program's main thread has ended, and then Python starts nothing in the threads of a pool. "
-        "Call run in the main thread, or join the thread that runs it"
-    )
-
-
-def no_thread(record: Record, workers: int, cause: RuntimeError) -> PenstockError:
-    """The error of a worker pool that could start no thread: no dead letter, either."""
-    return PenstockError(
-        f"the worker pool has stopped at {place_of(record)}, and has committed what is done: the "
-        f"system gives this process no thread for the handler ({cause}); the pool uses up to "
-        f"{workers}. Lower workers, or raise the limit (ulimit -u, pids.max of a container)"
     )

@@ -94,7 +94,8 @@ from penstock.client.transaction.pod import pod_id
 from penstock.client.transformer.config import TransformConfig
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer, async_transform
-from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
+from penstock.client.workers.config import WorkerConfig
+from penstock.client.workers.pool import AsyncWorkerPool
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, MoveReason, Sync, TopicPartition

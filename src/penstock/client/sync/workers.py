@@ -12,7 +12,8 @@ from penstock.client.config import AddressResolver
 from penstock.client.documented import facade
 from penstock.client.loop_thread import shared_loop
 from penstock.client.model import Record
-from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
+from penstock.client.workers.config import WorkerConfig
+from penstock.client.workers.pool import AsyncWorkerPool
 
 
 @facade(AsyncWorkerPool)

@@ -15,37 +15,25 @@ not wait for either.
 """
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import count
+from typing import Final
 from zlib import crc32
 
-from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.config import AddressResolver
 from penstock.client.consumer.consumer import AsyncConsumer
-from penstock.client.dead_letters import (
-    cause_text,
-    handler_failed,
-    letter_headers,
-    letter_too_large,
-    no_thread,
-    place_of,
-    program_ended,
-    refused_at_exit,
-    without_text,
-)
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch, Record
-from penstock.client.producer.producer import INTERRUPTED_FLUSH_S, AsyncProducer
+from penstock.client.producer.producer import INTERRUPTED_FLUSH_S
+from penstock.client.workers.calling import Handler, HandlerCalls
+from penstock.client.workers.config import WorkerConfig
+from penstock.client.workers.letters import Letters
 from penstock.client.workers.unfinished import Unfinished
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.errors import PenstockError
 
-Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """How often a full pool checks whether partitions were revoked."""
@@ -55,52 +43,6 @@ BEHIND_MAX: Final = 10
 """How many times `queued_max` records of a partition are taken behind one that is not finished."""
 
 _log = logging.getLogger("penstock.client")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerConfig:
-    """How records are handled.
-
-    Attributes:
-        workers: How many handlers run at once, 1 to 1,000.
-        order: "key": records of the same key one after the other, those without a key in any order.
-            "partition": all records of a partition one after the other.
-        queued_max: Maximum number of records taken and not finished; at least `workers`. Ten times
-            as many are taken of a partition behind one that is not finished, then no more until it
-            is: they cannot be committed before it.
-        retries: How often a handler that raised is called again, 0 = never.
-        backoff_ms: Pause before the first retry; doubles up to `backoff_max_ms`.
-        backoff_max_ms: The longest pause; at least `backoff_ms`.
-        dead_letter_topic: Where records go that failed `retries` + 1 times, with headers that say
-            where they come from and why; it must exist. "" = the pool stops instead.
-        commit_interval_ms: How often finished records are committed.
-        drain_ms: How long to wait for running handlers when partitions are revoked, or at the end.
-    """
-
-    workers: int = 8
-    order: Literal["key", "partition"] = "key"
-    queued_max: int = 1_000
-    retries: int = 3
-    backoff_ms: int = 100
-    backoff_max_ms: int = 10_000
-    dead_letter_topic: str = ""
-    commit_interval_ms: int = 1_000
-    drain_ms: int = 30_000
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.workers <= 1_000:
-            raise MisuseError(f"workers is {self.workers}; it must be 1 to 1,000")
-        if self.order not in ("key", "partition"):
-            raise MisuseError(f"order is {self.order!r}; use 'key' or 'partition'")
-        if self.queued_max < self.workers:
-            raise MisuseError(
-                f"queued_max is {self.queued_max}; it must be at least workers ({self.workers})"
-            )
-        for name in ("retries", "backoff_ms", "drain_ms"):
-            if getattr(self, name) < 0:
-                raise MisuseError(f"{name} is {getattr(self, name)}; it must be 0 or more")
-        if self.commit_interval_ms < 1 or self.backoff_max_ms < self.backoff_ms:
-            raise MisuseError("commit_interval_ms must be 1 or more, backoff_max_ms >= backoff_ms")
 
 
 class _Work:
@@ -143,8 +85,7 @@ class AsyncWorkerPool:
         """
         self.config = config or WorkerConfig()
         self._topics = topics
-        self._handler = handler
-        self._is_async = inspect.iscoroutinefunction(handler)
+        self._calls = HandlerCalls(handler, self.config.workers)
         self._consumer = AsyncConsumer(
             bootstrap,
             group_id=group_id,
@@ -153,10 +94,7 @@ class AsyncWorkerPool:
             client_id="penstock-workers",
             resolve_address=resolve_address,
         )
-        self._bootstrap = bootstrap
-        self._resolve_address = resolve_address
-        self._producer: AsyncProducer | None = None
-        self._threads = ThreadPoolExecutor(self.config.workers, "penstock-worker")
+        self._letters = Letters(self.config.dead_letter_topic, bootstrap, resolve_address)
         self._lanes = [asyncio.Queue[_Work]() for _ in range(self.config.workers)]
         self._owned: dict[TopicPartition, _Owned] = {}
         self._held: set[TopicPartition] = set()
@@ -168,14 +106,19 @@ class AsyncWorkerPool:
         self._ended: asyncio.Event | None = None
         self._task: asyncio.Task[object] | None = None
         """Runs, and has not begun to end."""
-        self.exiting = False
-        """The program ends: Python has said so, or `give_up` was called."""
-        self._threadless = False
-        """No thread could be started for a handler."""
         self._commit_s: float | None = None
         self.handled = 0
         self.retried = 0
-        self.dead_lettered = 0
+
+    @property
+    def dead_lettered(self) -> int:
+        """Records that have become dead letters."""
+        return self._letters.sent
+
+    @property
+    def exiting(self) -> bool:
+        """The program ends: Python has said so, or `give_up` was called."""
+        return self._calls.exiting
 
     def stop(self) -> None:
         """Takes no more records; `run` returns when the taken ones are handled and committed."""
@@ -191,7 +134,7 @@ class AsyncWorkerPool:
         self._ended = asyncio.Event()
         self._task = asyncio.current_task()
         try:
-            await self._open_dead_letters()
+            await self._letters.open()
             await self._consumer.subscribe(self._topics, listener=self)
             async with asyncio.TaskGroup() as group:
                 lanes = [group.create_task(self._work(lane)) for lane in self._lanes]
@@ -210,7 +153,7 @@ class AsyncWorkerPool:
 
     def give_up(self) -> None:
         """Internal: the program ends. `run` commits what is done and leaves the group at once."""
-        self.exiting = True
+        self._calls.exiting = True
         if self._task is not None:
             self._task.cancel()
 
@@ -249,13 +192,6 @@ class AsyncWorkerPool:
                 entry.gone = True
 
     # ------------------------------------------------------------ inside
-
-    async def _open_dead_letters(self) -> None:
-        topic = self.config.dead_letter_topic
-        if topic:
-            async with AsyncAdmin(self._bootstrap, resolve_address=self._resolve_address) as admin:
-                await admin.describe_topics([topic])
-            self._producer = AsyncProducer(self._bootstrap, resolve_address=self._resolve_address)
 
     async def _take_until_stopped(self) -> None:
         while not self._stopping:
@@ -332,80 +268,22 @@ class AsyncWorkerPool:
 
     async def _handle(self, work: _Work) -> bool:
         """Whether the record is done; False if its partition was lost before."""
-        for attempt in range(self.config.retries + 1):
-            try:
-                await self._call(work.record)
-            except Exception as error:
-                if self.exiting or self._threadless:
-                    raise
-                if refused_at_exit(error) and self._refused():
-                    self.exiting = True
-                    raise program_ended(work.record) from error
-                cause = error
-            else:
+        for attempt in count(1):
+            cause = await self._calls.call(work.record)
+            if cause is None:
                 self.handled += 1
                 return True
-            if attempt < self.config.retries:
-                self.retried += 1
-                pause_ms = min(
-                    self.config.backoff_ms << min(attempt, 16), self.config.backoff_max_ms
-                )
-                await asyncio.sleep(pause_ms / 1000)
-                if work.entry.gone:
-                    return False
-        await self._give_up(work.record, cause)
-        return True
-
-    async def _call(self, record: Record) -> None:
-        if self._is_async:
-            answer = self._handler(record)
-        else:
-            answer = await self._begin(record)
-        if inspect.isawaitable(answer):  # also of what did not look like an async function
-            await answer
-
-    def _begin(self, record: Record) -> Awaitable[Awaitable[None] | None]:
-        """The plain handler, in one of the threads. That none can be started says nothing about the
-        record, which must not become a dead letter for it."""
-        loop = asyncio.get_running_loop()
-        try:
-            return loop.run_in_executor(self._threads, self._handler, record)
-        except RuntimeError as error:
-            if refused_at_exit(error):
-                raise
-            self._threadless = True
-            raise no_thread(record, self.config.workers, error) from error
-
-    def _refused(self) -> bool:
-        """Whether Python starts nothing in threads any more. An error that says so may be of
-        another process, or of an executor that the handler has shut down; the pool's own is not,
-        while `run` runs."""
-        try:
-            self._threads.submit(int)
-        except RuntimeError as error:
-            return refused_at_exit(error)
-        return False
-
-    async def _give_up(self, record: Record, cause: Exception) -> None:
-        attempts = self.config.retries + 1
-        text = cause_text(cause)
-        if self._producer is None:
-            raise handler_failed(record, text, attempts) from cause
-        topic = self.config.dead_letter_topic
-        for said in (text, without_text(text)):
-            headers = letter_headers(record, said, attempts)
-            try:
-                await (await self._producer.send(topic, record.value, record.key, headers=headers))
-            except PenstockError as error:
-                if error.code is not ErrorCode.RECORD_TOO_LARGE:
-                    raise
-                refusal = error
-            else:
+            if attempt > self.config.retries:
+                await self._letters.send(work.record, cause, attempt)
+                return True
+            self.retried += 1
+            pause_ms = min(
+                self.config.backoff_ms << min(attempt - 1, 16), self.config.backoff_max_ms
+            )
+            await asyncio.sleep(pause_ms / 1000)
+            if work.entry.gone:
                 break
-        else:
-            raise letter_too_large(record, text, attempts, topic, refusal) from cause
-        self.dead_lettered += 1
-        _log.warning("%s went to %s: %s", place_of(record), topic, text)
+        return False
 
     async def _idle(self, entries: list[_Owned]) -> None:
         """Waits until no handler of these is running, and none is waiting unless it was dropped."""
@@ -448,10 +326,9 @@ class AsyncWorkerPool:
         try:
             await self._commit(list(self._owned))
             await self._consumer.close()
-            if self._producer is not None:
-                await self._producer.close(self._commit_s)
+            await self._letters.close(self._commit_s)
         finally:
-            self._threads.shutdown(wait=False)
+            self._calls.close()
             ended.set()
 
 

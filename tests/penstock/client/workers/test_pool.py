@@ -360,7 +360,7 @@ def handle(record):
     begun.set()
     while not threads._shutdown:
         pause.wait(0.01)
-    pool.core._threads._shutdown = True  # as the first of its threads does that notices
+    pool.core._calls._threads._shutdown = True  # as the first of its threads does that notices
 
 config = WorkerConfig(workers=1, retries=0, dead_letter_topic=sys.argv[2] + ".dlt")
 pool = WorkerPool(sys.argv[1], sys.argv[2], sys.argv[2], handle, config)
