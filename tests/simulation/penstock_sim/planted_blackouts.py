@@ -31,7 +31,7 @@ def leave_open_what_has_ended_elsewhere(patch: Any) -> None:
 
 def leave_open_what_was_not_recorded(patch: Any) -> None:
     """A coordinator that lost the record of a transaction waits for its producer."""
-    patch.setattr(lost, "_abort", lambda _book, _branch, _epoch: None)
+    patch.setattr(lost, "abort", lambda _book, _branch, _epoch: None)
 
 
 def refuse_another_outcome_than_the_first(patch: Any) -> None:

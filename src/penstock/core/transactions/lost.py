@@ -11,6 +11,7 @@ never opened here: all replicas of the marker, or of the coordinator's record, l
 was on a disk. Data of an epoch is written only once the coordinator's record of it is on all
 in-sync replicas, so an idle branch that is asked about its epoch, or a later one, has lost that
 record: it decides to abort. Nothing else would end it, and its readers would wait for ever (I24).
+So it does where a producer names a later epoch than an idle branch has (`producers`).
 """
 
 from dataclasses import replace
@@ -34,7 +35,7 @@ def find(book: Book, event: FindRequested) -> Found:
             continue
         record = branch.record
         if producer_id == record.producer_id and epoch >= record.epoch and not record.is_open:
-            _abort(book, branch, epoch)
+            abort(book, branch, epoch)
         outcomes = _outcomes(branch.record)
         if (producer_id, epoch) in outcomes:
             ended[producer_id, epoch] = outcomes[producer_id, epoch]
@@ -44,7 +45,8 @@ def find(book: Book, event: FindRequested) -> Found:
     return Found(frozenset(known), ended)
 
 
-def _abort(book: Book, branch: Branch, epoch: int) -> None:
+def abort(book: Book, branch: Branch, epoch: int) -> None:
+    """Of an idle branch: this epoch, and all before it."""
     record = branch.record
     book.decide(
         "aborted a transaction whose record was lost",

@@ -16,7 +16,7 @@ would be fenced by those partitions, one after the other, until the epochs are p
 from dataclasses import replace
 from typing import Final
 
-from penstock.core.transactions import ending
+from penstock.core.transactions import ending, lost
 from penstock.core.transactions.config import check_transactional_id
 from penstock.core.transactions.contract import (
     Aborted,
@@ -78,8 +78,8 @@ def _take_over(
         record = branch.record
         raise fenced(holder, branch, record.producer_id, record.epoch)
     check_room(book, new_id=False)
-    lost = (loser.instance_id,) if loser.instance_id else ()
-    superseded = (*loser.superseded, *lost)[-book.config.superseded_max :]
+    former = (loser.instance_id,) if loser.instance_id else ()
+    superseded = (*loser.superseded, *former)[-book.config.superseded_max :]
     book.put_holder(holder, replace(owner, superseded=superseded))
     ending.decide(book, branch, commit=False, reason=EndReason.FENCED)
     # The epoch counts on: an administrator aborts a transaction by its id and epoch.
@@ -106,6 +106,7 @@ def join(book: Book, event: JoinRequested) -> Joined | None:
     branch = book.branch(event.transactional_id, event.producer_id)
     if branch is None:
         raise fenced(holder, holder.branches.get(_PLAIN), event.producer_id, event.producer_epoch)
+    _abort_lost(book, branch, event.producer_id, event.producer_epoch)
     record = branch.record
     if (event.producer_id, event.producer_epoch) != (record.producer_id, record.epoch):
         raise refusal(book, branch, event.producer_id, event.producer_epoch)
@@ -121,6 +122,18 @@ def join(book: Book, event: JoinRequested) -> Joined | None:
     started_ms = record.started_ms if record.is_open else book.time_ms
     book.put_branch(branch, replace(record, is_open=True, started_ms=started_ms, joined=joined))
     return Joined()
+
+
+def _abort_lost(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> None:
+    """A later epoch than is known was given out by another coordinator, or its record was lost.
+
+    The first has deposed this one, which cannot commit the abort, and so does not answer. In the
+    second case, after a power loss of all brokers, the producer would hear of no coordinator that
+    knows its epoch, and wait for ever (I24).
+    """
+    record = branch.record
+    if producer_id == record.producer_id and epoch > record.epoch and not record.is_open:
+        lost.abort(book, branch, epoch)
 
 
 def _check_join(book: Book, holder: Holder, branch: Branch) -> None:
@@ -152,6 +165,7 @@ def end(book: Book, event: EndRequested) -> Ended | None:
     if branch is None:
         raise fenced(holder, holder.branches.get(_PLAIN), event.producer_id, event.producer_epoch)
     asked = (event.producer_id, event.producer_epoch)
+    _abort_lost(book, branch, *asked)
     error: PenstockError | None = None
     if asked == (branch.record.producer_id, branch.record.epoch):
         _check_end(branch, event)

@@ -42,7 +42,7 @@ def _behind(branch: Branch, epoch: int) -> ClusterError:
     """Epochs come from coordinators: a later one has continued, and this one does not know it yet.
 
     A deposed coordinator can answer this, as nothing is appended for retriable errors; it must not
-    end a healthy producer.
+    end a healthy producer. If the record of that epoch was lost, what is open here ends first.
     """
     return ClusterError(
         f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, but the request "

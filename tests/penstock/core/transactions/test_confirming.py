@@ -70,6 +70,7 @@ def test_that_there_is_nothing_to_abort_is_told_behind_a_record() -> None:
 def test_what_is_retriable_or_only_looked_at_costs_no_record() -> None:
     desk = Desk()
     producer_id, epoch = desk.init()
+    desk.join((producer_id, epoch))
     with refused(ErrorCode.NOT_COORDINATOR):
         desk.join((producer_id, epoch + 1))
     assert not desk.confirmed

@@ -3,6 +3,7 @@
 import pytest
 from support.transaction_desk import CONFIRMATION, P0, P1, Desk, refused
 
+from penstock.core.transactions.contract import EndRequested
 from penstock.core.transactions.contract_views import FindRequested, Found
 from penstock.core.types import ProducerId
 from penstock.errors import ErrorCode
@@ -62,3 +63,33 @@ def test_of_several_that_were_lost_only_the_newest_is_told(desk: Desk) -> None:
     found = find(desk, first, second)
     assert found.known == {second}, "nobody knows the first one: its partition's leader aborts it"
     assert found.ended == {second: False}
+
+
+@pytest.mark.parametrize("lost", [1, 4])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_producer_whose_epoch_was_lost_goes_on_with_the_next(
+    desk: Desk, lost: int, commit: bool
+) -> None:
+    """Seed 138 with `--blackouts`: it was sent to another coordinator, and there was none."""
+    producer_id, _ = desk.init()
+    ended = desk.ask(
+        EndRequested,
+        transactional_id="tx",
+        producer_id=producer_id,
+        producer_epoch=lost,
+        commit=commit,
+    )
+    assert (ended.producer_id, ended.producer_epoch) == (producer_id, lost + 1)
+    code = None if ended.error is None else ended.error.code
+    assert code is (ErrorCode.TRANSACTION_ABORTED if commit else None)
+    assert desk.ready.records, "a deposed coordinator cannot commit that, and so does not answer"
+    desk.restart()
+    desk.join((producer_id, lost + 1), P0)
+
+
+def test_what_would_join_a_transaction_that_was_lost_is_told_that_it_is_aborted(desk: Desk) -> None:
+    producer_id, _ = desk.init()
+    with refused(ErrorCode.TRANSACTION_ABORTED):
+        desk.join((producer_id, 3), P0)
+    assert desk.ready.records
+    desk.join((producer_id, 4), P0)

@@ -255,13 +255,15 @@ def test_an_end_of_an_older_transaction_is_fenced_idle_or_open(desk: Desk) -> No
     assert desk.record().is_open
 
 
-def test_a_newer_epoch_than_is_known_proves_that_another_coordinates(desk: Desk) -> None:
+def test_a_newer_epoch_than_the_open_one_waits_for_who_knows_it(desk: Desk) -> None:
     """A deposed coordinator that has not heard of it must not end a producer that is well."""
     producer_id, _ = desk.init()
+    desk.join((producer_id, 0))
     with refused(ErrorCode.NOT_COORDINATOR, "another broker probably coordinates it now"):
         desk.end((producer_id, 1))
     with refused(ErrorCode.NOT_COORDINATOR, "another broker probably coordinates it now"):
         desk.join((producer_id, 1))
+    assert desk.record().is_open
     with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID):
         desk.end((producer_id, 0), name="nobody")
     with refused(ErrorCode.PRODUCER_FENCED):
