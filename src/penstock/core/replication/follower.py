@@ -67,7 +67,10 @@ class Follower:
     def __init__(
         self, log: LocalLog, leader: BrokerId, epoch: LeaderEpoch, former_epoch: LeaderEpoch
     ) -> None:
-        """`former_epoch`: the newest that this replica knew before."""
+        """`former_epoch`: the newest that this replica knew before.
+
+        Takes back what the log promises if it is a part of a compacted one, of another epoch.
+        """
         self.leader = leader
         self.epoch = epoch
         self.copies = False
@@ -77,6 +80,10 @@ class Follower:
         self.version = 0
         """Of the newest state that is known here."""
         self._start_epoch = former_epoch
+        self._copied_in: LeaderEpoch | None = None
+        """The last leader of this epoch, or an earlier one, had all that superseded records of this
+        log, which ends before that: does this leader have it, too? None: it need not."""
+        self._checks_copy = False
         self._log = log
         self._phase = _Phase.PAUSED
         self._due_ms = 0
@@ -89,6 +96,9 @@ class Follower:
         self._sync_asked = log.synced_end
         self._paused_at = Offset(-1)
         self._pause_ms = PAUSE_MS
+        if log.is_part and log.is_promised and former_epoch < epoch:
+            self._copied_in = former_epoch
+            log.take_back()
 
     @property
     def wants_tick(self) -> bool:
@@ -104,12 +114,15 @@ class Follower:
 
     def ask(self, out: Outbox, now_ms: int) -> None:
         """Starts (again) with the look-up, as soon as the log is at rest."""
-        self._held = None
-        if not self._log.is_still:
+        self._held, self._checks_copy = None, False
+        if self._log.is_still:
+            self._query(self._last_epoch(), out, now_ms)
+        else:
             self._phase, self._due_ms = _Phase.PAUSED, now_ms
-            return
+
+    def _query(self, epoch: LeaderEpoch, out: Outbox, now_ms: int) -> None:
         self._phase, self._due_ms = _Phase.ASKING, now_ms + ANSWER_TIMEOUT_MS
-        out.messages.append(SendEpochQuery(self.leader, self.epoch, self._last_epoch()))
+        out.messages.append(SendEpochQuery(self.leader, self.epoch, epoch))
 
     def _last_epoch(self) -> LeaderEpoch:
         """The newest epoch of a record in this log, or of the start of an empty log."""
@@ -133,21 +146,43 @@ class Follower:
             self._held = answer
             return
         self._restart_at, self._swept_end = answer.log_start_offset, answer.swept_end
+        if self._checks_copy:
+            self._copy_checked(answer, out, now_ms)
+            return
         target, self._agreed = self._divergence(answer)
         if target < log.high_watermark and log.is_promised:
             self._contradicted(target)
         start = answer.log_start_offset
         is_behind = target < max(start, log.high_watermark)
-        if is_behind or self._lacks_superseded(target) or self._shares_nothing(answer):
+        if self._lacks_superseded(target):
+            log.take_back()
+            self._begin_anew(start, out, now_ms)
+        elif is_behind or self._shares_nothing(answer):
             self._begin_anew(start, out, now_ms)
         elif target < log.log_end:
             persist_id, checkpoint = log.truncate(target, now_ms)
             self._cut(target, out)
             out.store(persist_id, checkpoint, sync=False)
         elif self._agreed:
-            self._follow(out, now_ms)
+            self._check_copy(out, now_ms)
         else:
             self.ask(out, now_ms)
+
+    def _check_copy(self, out: Outbox, now_ms: int) -> None:
+        """Follows; before that, asks whether the leader has the rest of what is copied here."""
+        if self._copied_in is None or self._log.is_promised:
+            self._follow(out, now_ms)
+        else:
+            self._checks_copy = True
+            self._query(self._copied_in, out, now_ms)
+
+    def _copy_checked(self, answer: EpochAnswered, out: Outbox, now_ms: int) -> None:
+        """A leader that has the rest ends that epoch no earlier: all of it was committed in it, or
+        before. One that lost some of it has begun an epoch of its own there."""
+        if answer.end_offset < self._log.compacted_end:
+            self._begin_anew(answer.log_start_offset, out, now_ms)
+        else:
+            self._follow(out, now_ms)
 
     def _contradicted(self, target: Offset) -> None:
         """The leader shares this log only up to `target`, below the HW."""
@@ -182,10 +217,14 @@ class Follower:
         """What is to be truncated, or was not copied yet, may have superseded records below
         `target`, which compaction has removed, here or where this was copied from.
 
-        Only what was committed supersedes anything, and of that only a log that lost writes is
-        truncated: its leader has lost more of them, or never had them.
+        Only what was committed supersedes anything, and nobody with a seat lacks any of that. So
+        this log lost writes, or its leader did; or it is a part of one, which goes on if its leader
+        has the rest.
         """
-        return not self._log.is_promised and target < self._log.compacted_end
+        log = self._log
+        if target >= log.compacted_end:
+            return False
+        return target < log.log_end or not (log.is_promised or self._copied_in is not None)
 
     def _shares_nothing(self, answer: EpochAnswered) -> bool:
         """Nothing of this log is known to be in the leader's, which begins after its HW.
@@ -257,6 +296,7 @@ class Follower:
             # What is gone there was superseded below what its leader knew to be committed, which
             # is nothing until it has followers again, if it has lost writes.
             out.compacted_end = max(received.high_watermark, compacted[-1])
+            log.compacted_end = max(log.compacted_end, out.compacted_end)
         appended = log.append(received.batches, now_ms)
         out.write(appended, received.batches, sync=sync)
         if start_moved or log.epochs is not epochs_before or not received.batches:

@@ -95,6 +95,12 @@ class LocalLog:
         """
         return self._unpromised is None
 
+    @property
+    def is_part(self) -> bool:
+        """It ends before what may have superseded records in it, so it was copied from a compacted
+        log, and not to the end: it has no seat, and never had one since."""
+        return self.log_end < self.compacted_end
+
     def take_back(self) -> None:
         """No other replica relies on this log from now on."""
         self._unpromised = UNPROMISED
@@ -135,6 +141,7 @@ class LocalLog:
         """A leader's first act: its epoch starts at the end of its log, which is at rest."""
         assert self.is_still, "an epoch begins on a still log"
         self._unpromised = None
+        self.compacted_end = min(self.compacted_end, self.log_end)
         self.epochs = self.epochs.begun(epoch, self.log_end)
 
     def checkpointed(self, now_ms: int) -> int:

@@ -128,8 +128,8 @@ def _abort_lost(book: Book, branch: Branch, producer_id: ProducerId, epoch: int)
     """A later epoch than is known was given out by another coordinator, or its record was lost.
 
     The first has deposed this one, which cannot commit the abort, and so does not answer. In the
-    second case, after a power loss of all brokers, the producer would hear of no coordinator that
-    knows its epoch, and wait for ever (I24).
+    second case, after a power loss of all brokers, no coordinator knows the producer's epoch: it
+    would look for one for ever (I24).
     """
     record = branch.record
     if producer_id == record.producer_id and epoch > record.epoch and not record.is_open:

@@ -105,3 +105,86 @@ def test_a_leader_that_lost_writes_knows_of_no_watermark(follower: Driver) -> No
     whole = batch(2, epoch=1)
     part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
     assert follower.receive(part, epoch=1, high_watermark=0).compacted_end == 2
+
+
+# ---------------------------------------------------------------- a part of a compacted log
+
+
+def part_of(compacted_end: int, end: int) -> Driver:
+    """Broker 1, which did not lose power, has copied a part of a compacted log in epoch 4."""
+    return compacted(compacted_end, end, epoch=4, epochs=((1, 0), (3, 20)), high_watermark=end)
+
+
+def test_a_part_of_a_compacted_log_goes_on_once_its_leader_has_the_rest() -> None:
+    driver = part_of(80, 40)
+    driver.assign(2, epoch=5)
+    assert driver.ready.checkpoint is not None
+    assert driver.ready.checkpoint.high_watermark == c.UNPROMISED, "unknown to a run after this one"
+    driver.written(synced=True)
+    asked = fc.SendEpochQuery(TWO, LeaderEpoch(5), LeaderEpoch(4))
+    assert driver.answer_epoch(3, 60, leader_epoch=5).messages == (asked,)
+    ready = driver.answer_epoch(4, 80, leader_epoch=5)
+    assert ready.truncate_to is None
+    assert ready.checkpoint is not None
+    assert ready.checkpoint.high_watermark == 40
+    assert driver.written().messages[0] == fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(40), 1)
+
+
+def test_a_part_is_copied_again_if_its_leader_has_lost_the_rest() -> None:
+    """What it lost had superseded records that it still has, and that are gone here."""
+    driver = part_of(80, 40)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    driver.answer_epoch(3, 60, leader_epoch=5)
+    ready = driver.answer_epoch(4, 79, leader_epoch=5)
+    assert ready.truncate_to == 0
+    assert ready.checkpoint == c.Checkpoint(LeaderEpoch(5), c.UNPROMISED, Offset(0), ())
+
+
+def test_a_part_is_not_checked_again_in_the_same_epoch() -> None:
+    driver = part_of(80, 40)
+    driver.assign(2, epoch=4)
+    ready = driver.answer_epoch(3, 60, leader_epoch=4)
+    assert ready.messages[0] == fc.SendFollowStart(TWO, LeaderEpoch(4), Offset(40), 1)
+
+
+def test_a_part_that_met_another_epoch_before_a_restart_is_copied_again() -> None:
+    """Which epoch it was copied in is no longer known."""
+    epochs = ((1, 0), (3, 20))
+    driver = compacted(80, 40, epoch=5, epochs=epochs, high_watermark=c.UNPROMISED)
+    driver.assign(2, epoch=5)
+    assert driver.answer_epoch(3, 60, leader_epoch=5).truncate_to == 0
+
+
+def test_what_is_copied_makes_a_part_of_a_log(follower: Driver) -> None:
+    whole = batch(2, epoch=1)
+    part = replace(whole, header=replace(whole.header, flags=BatchFlags.COMPACTED))
+    follower.receive(part, epoch=1, high_watermark=50)
+    follower.written()
+    follower.assign(2, epoch=2, version=2)
+    assert follower.ready.checkpoint is not None
+    assert follower.ready.checkpoint.high_watermark == c.UNPROMISED
+
+
+def test_who_has_promised_again_and_knows_no_watermark_is_not_cut_either() -> None:
+    """Its next leader has lost more than the one before."""
+    epochs = ((1, 0), (4, 70))
+    driver = compacted(85, 90, epoch=4, epochs=epochs, high_watermark=c.UNPROMISED)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    driver.answer_epoch(4, 95, leader_epoch=5)
+    driver.written()
+    assert driver.machine.checkpoint.high_watermark == 0, "promised"
+    driver.assign(2, epoch=6, version=2)
+    driver.written(synced=True)
+    assert driver.answer_epoch(4, 80, leader_epoch=6).truncate_to == 0
+
+
+def test_who_leads_a_part_has_all_there_is() -> None:
+    driver = part_of(80, 40)
+    driver.assign(1, epoch=5)
+    driver.written(synced=True)
+    driver.assign(2, epoch=6, version=2)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(3, 40, leader_epoch=6)
+    assert isinstance(ready.messages[0], fc.SendFollowStart)
