@@ -1,6 +1,8 @@
 """Retention by time waits while the wall clock is in doubt; by size it goes on (I20)."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.jumping_clock import DAY_MS, JumpingClock
@@ -8,11 +10,13 @@ from support.led_partitions import LedPartitions, running
 from support.transactions import Transactor
 from support.waiting import wait_until_async
 
-from penstock.core.types import ReplicaKey, TopicId
+from penstock.core.topic import CleanupPolicy
+from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.core.wall_clock import HOLD_MS
 from penstock_broker.maintenance.clock_watch import ClockWatch
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.replication.replica import Replica
+from penstock_broker.store.interface import Slot
 
 
 class Scene(LedPartitions):
@@ -96,6 +100,26 @@ async def test_retention_by_size_goes_on() -> None:
     async with running(scene):
         await scene.fill()
         scene.clock.ahead_ms = 8 * DAY_MS
+        assert await scene.log_start() == 5
+
+
+async def test_settings_that_change_during_a_look_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    scene.topics_config |= {"retention.bytes": "0"}
+    async with running(scene):
+        await scene.fill()
+        look, replica = scene.store.retention_start, scene.replica
+        settings = replica.config
+
+        def slow_look(slot: Slot, **limits: Any) -> Offset | None:
+            found = look(slot, **limits)
+            replica.config = replace(settings, cleanup_policy=CleanupPolicy.COMPACT)
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.store, "retention_start", slow_look)
+            assert await scene.log_start() == 0
+        replica.config = settings
         assert await scene.log_start() == 5
 
 

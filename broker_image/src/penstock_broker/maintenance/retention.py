@@ -88,7 +88,8 @@ class Retention:
 
         starts = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
         for (replica, _, config), start in zip(asked, starts, strict=True):
-            if start is not None:
+            # By other settings than those of now, it may be too much: the next round decides.
+            if start is not None and replica.config == config:
                 _events.info(
                     "log start moved",
                     partition=str(replica),
