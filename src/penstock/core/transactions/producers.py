@@ -38,6 +38,8 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 TEXT_MAX_CHARS: Final = 249
 _PLAIN: Final = 0
 """A plain producer's branch."""
+_LOST_MAX: Final = 100_000
+"""Transactions of one producer that a power loss can have taken: minutes of them."""
 
 
 # ---------------------------------------------------------------- init
@@ -129,10 +131,12 @@ def _abort_lost(book: Book, branch: Branch, producer_id: ProducerId, epoch: int)
 
     The first has deposed this one, which cannot commit the abort, and so does not answer. In the
     second case, after a power loss of all brokers, no coordinator knows the producer's epoch: it
-    would look for one for ever (I24).
+    would look for one for ever (I24). An epoch that is too far ahead was made up: whoever may use
+    the id could use up its epochs with a few of those.
     """
     record = branch.record
-    if producer_id == record.producer_id and epoch > record.epoch and not record.is_open:
+    ahead = epoch - record.epoch
+    if producer_id == record.producer_id and 0 < ahead <= _LOST_MAX and not record.is_open:
         lost.abort(book, branch, epoch)
 
 

@@ -93,3 +93,15 @@ def test_what_would_join_a_transaction_that_was_lost_is_told_that_it_is_aborted(
         desk.join((producer_id, 3), P0)
     assert desk.ready.records
     desk.join((producer_id, 4), P0)
+
+
+@pytest.mark.parametrize("epoch", [100_001, 2**31 - 1])
+def test_an_epoch_that_is_too_far_ahead_uses_up_none(desk: Desk, epoch: int) -> None:
+    """A few thousand of those would leave the coordinator without a producer id to go on with."""
+    producer_id, _ = desk.init()
+    with refused(ErrorCode.NOT_COORDINATOR):
+        desk.join((producer_id, epoch), P0)
+    with refused(ErrorCode.NOT_COORDINATOR):
+        desk.end((producer_id, epoch), commit=False)
+    assert desk.record().epoch == 0
+    desk.join((producer_id, 0), P0)
