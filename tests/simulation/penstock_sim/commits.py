@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.client.consumer.assignment import Assignment
@@ -17,6 +18,7 @@ from penstock.client.group.contract import Fenced
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.core.groups import contract as gc
 from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, Lost, PenstockError
 
@@ -37,11 +39,19 @@ class Told(Protocol):
 class Commits:
     """The commits of one process."""
 
-    def __init__(self, member: SimMember, assignment: Assignment, told: Told) -> None:
+    def __init__(
+        self,
+        member: SimMember,
+        assignment: Assignment,
+        told: Told,
+        adopted: Callable[[TopicPartition, OffsetAndMetadata], None],
+    ) -> None:
+        """`adopted`: is called when commits go on in a later rewind epoch, from there."""
         self._member = member
         self._world = member.world
         self._assignment = assignment
         self._told = told
+        self._adopted = adopted
         self._waiting: deque[tuple[Callable[[], Offsets], bool, Callable[[], None]]] = deque()
         self._busy = False
 
@@ -90,12 +100,15 @@ class Commits:
         def stored(answer: Any) -> None:
             self._world.scheduler.note(self._member.name, "commits", epoch, new, answer)
             if isinstance(answer, gc.Committed):
+                behind: dict[TopicPartition, OffsetAndMetadata] = {}
                 for where, error in zip(offsets, answer.errors, strict=True):
                     if error is None:
                         self._assignment.committed(where, offsets[where])
-                    else:
-                        self._member.judge(error)
-                done()
+                        continue
+                    self._member.judge(error)
+                    if error.code is ErrorCode.OFFSET_WENT_BACK and offsets[where].rewind_epoch:
+                        behind[where] = offsets[where]
+                self._in_newer_epoch(behind, deadline_ms, done)
             elif isinstance(answer, PenstockError) and answer.lost is Lost.MEMBERSHIP:
                 self._refused(answer, epoch, (offsets, deadline_ms, done))
             else:
@@ -113,6 +126,38 @@ class Commits:
             ),
             deadline_ms,
             stored,
+        )
+
+    def _in_newer_epoch(
+        self, behind: Offsets, deadline_ms: float, done: Callable[[], None]
+    ) -> None:
+        """As `Committer._in_newer_epoch`; then commits these again."""
+        if not behind:
+            done()
+            return
+        topic_id = self._world.group_checks.catalog.names[self._member.plan.topic]
+        asked = tuple(NamedPartition(where.topic, topic_id, where.partition) for where in behind)
+
+        def found(answer: Any) -> None:
+            newer = {}
+            seen = answer.offsets if isinstance(answer, Fetched) else ()
+            for where, committed in zip(behind, seen, strict=False):
+                if committed.rewind_epoch <= behind[where].rewind_epoch:
+                    continue
+                there = OffsetAndMetadata(committed.offset, rewind_epoch=committed.rewind_epoch)
+                if not self._assignment.goes_on_from(where, there):
+                    continue
+                self._adopted(where, there)
+                if behind[where].offset >= committed.offset:
+                    newer[where] = replace(behind[where], rewind_epoch=committed.rewind_epoch)
+            if newer:
+                self._store(newer, deadline_ms, done)
+            else:
+                done()
+
+        group_id = self._member.plan.group_id
+        self._member.call(
+            lambda number: FetchRequested(number, group_id, asked), deadline_ms, found
         )
 
     def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:

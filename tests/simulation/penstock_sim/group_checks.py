@@ -64,12 +64,14 @@ class Reading:
     """One member's tenure of one partition. `handed`: end of what it was handed.
 
     `finished`: the member has polled again since, so everything below is processed. `epoch`: the
-    rewind epoch of its commits, as far as it is known here.
+    rewind epoch of its commits, as far as it is known here. `began`: the first offset that it was
+    handed, or the last one that it sought.
     """
 
     handed: int | None
     finished: int = 0
     epoch: int = 1
+    began: int = 0
 
 
 @dataclass(slots=True)
@@ -295,7 +297,7 @@ class GroupChecks:
         most = max(committed, self.log_start(key))
         if offset is not None and committed >= 0 and offset > most and not self.void:
             raise RuleError(f"I17: {who} begins at {offset} of {place}, committed is {committed}")
-        self._readings[who, key] = Reading(offset, offset or 0, epoch)
+        self._readings[who, key] = Reading(offset, offset or 0, epoch, offset or 0)
         self.rewinds.reached(place, epoch, offset or 0)
 
     def sought(
@@ -304,8 +306,19 @@ class GroupChecks:
         """The user seeks back, and commits in this rewind epoch from there on."""
         reading = self._readings[who, key]
         reading.handed, reading.finished = offset, min(reading.finished, offset)
-        reading.epoch = rewind_epoch
+        reading.epoch, reading.began = rewind_epoch, offset
         self.rewinds.sought((group_id, key), rewind_epoch, offset)
+
+    def adopted(
+        self, group_id: str, who: str, key: ReplicaKey, committed: int, rewind_epoch: int
+    ) -> None:
+        """A member has learned of a later rewind epoch, and of its offset, and commits in it: what
+        it was handed since it began, at that offset or before, counts as read in it."""
+        reading = self._readings[who, key]
+        if reading.began > committed:
+            raise RuleError(f"I18: {who} goes on from {committed} of {key}, began at {reading}")
+        reading.epoch = rewind_epoch
+        self.rewinds.reached((group_id, key), rewind_epoch, reading.handed or 0)
 
     def ended(self, who: str, key: ReplicaKey) -> None:
         """The member has given it up."""
@@ -332,6 +345,8 @@ class GroupChecks:
             raise RuleError(f"I17: {who} got {first} of {key} after {expected}")
         if skipped and first > self.log_start(key):
             raise RuleError(f"I17: {who} got {first} of {key}, expected {expected}")
+        if reading.handed is None:
+            reading.began = first
         reading.handed = end
         place = (group_id, key)
         self.rewinds.reached(place, reading.epoch, end)

@@ -55,7 +55,7 @@ class Reader:
         self._leaving: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._who: dict[TopicPartition, str] = {}
-        self._commits = Commits(member, self.assignment, self._committing)
+        self._commits = Commits(member, self.assignment, self._committing, self._adopted)
         self._seeks = Seeks(member, self.assignment)
         self._poll_until_ms = 0
         self._asleep = False
@@ -305,6 +305,13 @@ class Reader:
             committed()
 
     # ------------------------------------------------------------ commits
+
+    def _adopted(self, where: TopicPartition, committed: OffsetAndMetadata) -> None:
+        self.world.scheduler.note(self.member.name, "goes on from", where, committed)
+        who, key = self._who[where], _key(self._installed[where])
+        self._checks.adopted(
+            self._plan.group_id, who, key, committed.offset, committed.rewind_epoch
+        )
 
     def _done(self) -> Offsets:
         return self.assignment.to_commit(only_done=True)

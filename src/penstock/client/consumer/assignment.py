@@ -341,6 +341,16 @@ class Assignment:
             progress.committed = commit
             progress.rewind_epoch = max(progress.rewind_epoch, commit.rewind_epoch)
 
+    def goes_on_from(self, where: TopicPartition, committed: OffsetAndMetadata) -> bool:
+        """Whether this consumer continues what was committed in a later rewind epoch than it knew:
+        it began there, or before. From now on, it commits in that epoch. Elsewhere, a commit would
+        undo that a reader went back."""
+        progress = self._progress.get(where)
+        if progress is None or progress.began is None or progress.began > committed.offset:
+            return False
+        self.committed(where, committed)
+        return True
+
     def first_error(self, *, in_group: bool) -> PenstockError | None:
         """What a poll raises now. In a group, the coordinator handles deleted topics."""
         for state in self.states.values():

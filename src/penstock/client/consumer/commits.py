@@ -3,6 +3,7 @@
     Assignment.to_commit ──▶ CommitOffsetsStream at the coordinator ──▶ Assignment.committed
           │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
           │                      ├ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          │                      ├ OFFSET_WENT_BACK: again, if only the rewind epoch is older
           │                      └ partitions refused for now: those again, until the time is up
           └ while one is in flight ──▶ CommitQueue ──▶ the next request
 
@@ -18,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
@@ -180,7 +182,7 @@ class Committer:
         except (PenstockError, TimeoutError) as error:
             then = "the next one covers it"
             if isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
-                then = "and the next ones do, until this consumer seeks to the committed offset"
+                then = "and the next ones do, until this consumer reaches the committed offset"
             _log.warning(
                 "group %s: automatic commit failed, %s: %s",
                 self._coordinator.group_id,
@@ -355,7 +357,39 @@ class Committer:
                 if error.lost is Lost.MEMBERSHIP:
                     self._member.fenced(error.code)
                 raise
-            return self._note(offsets, answer)
+            refused = self._note(offsets, answer)
+            newer = await self._in_newer_epoch(offsets, refused) if identity.member_id else {}
+            if newer:
+                refused = {w: error for w, error in refused.items() if w not in newer}
+                refused |= await self._ask(newer, deadline)
+            return refused
+
+    async def _in_newer_epoch(
+        self, offsets: Offsets, refused: Mapping[TopicPartition, PenstockError]
+    ) -> Offsets:
+        """Those of a member that were refused because the group has a later rewind epoch, in that
+        epoch, if they continue what is committed there.
+
+        Only their owner commits a member's partitions. So a commit of this consumer that it took
+        for lost was stored, or that of a former owner, after this one had asked where to begin.
+        """
+        behind = {
+            where: self._topic_id(where)
+            for where, error in refused.items()
+            if error.code is ErrorCode.OFFSET_WENT_BACK and offsets[where].rewind_epoch
+        }
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        with suppress(PenstockError):  # then the next commit asks again
+            found = await self.fetch(behind, repeat=False)
+        newer = {}
+        for where, committed in found.items():
+            epoch = offsets[where].rewind_epoch
+            if committed is None or committed.rewind_epoch <= epoch:
+                continue
+            known = self._assignment.goes_on_from(where, committed)
+            if known and offsets[where].offset >= committed.offset:
+                newer[where] = replace(offsets[where], rewind_epoch=committed.rewind_epoch)
+        return newer
 
     def _note(
         self, offsets: Offsets, answer: pb.CommitOffsetsResponse

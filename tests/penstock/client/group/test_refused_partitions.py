@@ -17,6 +17,7 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.consumer import commits
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Committer, MemberIdentity
+from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
@@ -43,6 +44,13 @@ class Member:
         return MemberIdentity()
 
 
+class Joined:
+    """A member of the group."""
+
+    def identity(self) -> MemberIdentity:
+        return MemberIdentity("m", 3)
+
+
 class Coordinator(GroupCalls):
     """Answers by `script`, and refuses nothing once that has ended."""
 
@@ -50,6 +58,10 @@ class Coordinator(GroupCalls):
         super().__init__(Cluster(("h:1",), config), "g")
         self.script: Iterator[Refusals | PenstockError] = iter(())
         self.commits: list[dict[TopicPartition, int]] = []
+        self.epochs: list[int] = []
+        """Rewind epochs of what was committed."""
+        self.known = OffsetAndMetadata(7)
+        """What it tells of every partition."""
         self.fetches = 0
 
     async def connection(self, timeout_s: float) -> Any:
@@ -71,7 +83,8 @@ class Coordinator(GroupCalls):
                 pb.CommittedOffset(
                     topic=part.topic,
                     partition=part.partition,
-                    offset=7,
+                    offset=self.known.offset,
+                    rewind_epoch=self.known.rewind_epoch,
                     error=_error(refused, TopicPartition(part.topic, part.partition)),
                 )
                 for part in request.partitions
@@ -81,6 +94,7 @@ class Coordinator(GroupCalls):
     async def commit(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> Any:
         sent = {TopicPartition(one.topic, one.partition): one.offset for one in request.partitions}
         self.commits.append(sent)
+        self.epochs += [one.rewind_epoch for one in request.partitions]
         refused = self._next()
         return pb.CommitOffsetsResponse(
             results=[
@@ -218,6 +232,59 @@ async def test_a_commit_that_is_refused_for_good_is_not_sent_again() -> None:
             await here.committer.commit(offsets(p=3))
         assert refused.value.code is ErrorCode.OFFSET_WENT_BACK
         assert len(here.coordinator.commits) == 1
+
+
+@asynccontextmanager
+async def reading_from(began: int) -> AsyncIterator[Scene]:
+    """A member that has begun there, in rewind epoch 1; the group has committed 68 in epoch 4."""
+    async with scene() as here:
+        assignment = Assignment()
+        assignment.add(FetchState(P, "id"), OffsetAndMetadata(2, rewind_epoch=1))
+        assignment.progress(P).began = began
+        here.committer._assignment, here.committer._member = assignment, cast("Any", Joined())
+        here.coordinator.known = OffsetAndMetadata(68, rewind_epoch=4)
+        here.script({P: ErrorCode.OFFSET_WENT_BACK})
+        yield here
+
+
+def at(offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {P: OffsetAndMetadata(offset, rewind_epoch=1)}
+
+
+async def test_a_member_goes_on_in_the_rewind_epoch_of_a_commit_that_it_took_for_lost() -> None:
+    """Seed 94671: none of its commits was accepted again, for ever."""
+    async with reading_from(2) as here:
+        await here.committer.commit(at(151))
+        assert here.coordinator.epochs == [1, 4]
+        progress = here.committer._assignment.progress(P)
+        assert progress.known == (4, 151)
+        assert progress.rewind_epoch == 4
+
+
+async def test_a_member_commits_again_once_it_has_passed_what_is_committed() -> None:
+    async with reading_from(2) as here:
+        with pytest.raises(ClusterError, match="t/0: scripted"):
+            await here.committer.commit(at(50))
+        assert here.coordinator.epochs == [1]
+        progress = here.committer._assignment.progress(P)
+        assert not progress.is_newer(68)
+        assert progress.is_newer(69)
+
+
+async def test_a_member_that_began_behind_what_is_committed_does_not_undo_a_way_back() -> None:
+    async with reading_from(100) as here:
+        with pytest.raises(ClusterError, match="t/0: scripted"):
+            await here.committer.commit(at(151))
+        assert here.coordinator.epochs == [1]
+        assert here.committer._assignment.progress(P).rewind_epoch == 1
+
+
+async def test_a_consumer_without_membership_asks_nobody() -> None:
+    async with reading_from(2) as here:
+        here.committer._member = cast("Any", Member())
+        with pytest.raises(ClusterError, match="t/0: scripted"):
+            await here.committer.commit(at(151))
+        assert here.coordinator.fetches == 0
 
 
 async def test_what_was_stored_stays_so_if_the_repetition_fails() -> None:
