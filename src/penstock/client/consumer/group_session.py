@@ -23,6 +23,7 @@ from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, MemberIdentity
 from penstock.client.consumer.transaction_offsets import TransactionOffsets
+from penstock.client.consumer.user_offsets import UserOffsets
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import (
     NONE,
@@ -82,6 +83,8 @@ class GroupSession:
         self.begun: Callable[[], None] = lambda: None
         self.coordinator = GroupCalls(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
+        timeout_s = config.request_timeout_ms / 1000
+        self._user_offsets = UserOffsets(cluster, assignment, timeout_s)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
         self._link = Heartbeats(
             bootstrap, config, self, self.coordinator, lambda: assignment.yielded
@@ -191,7 +194,7 @@ class GroupSession:
         if offsets is None:
             moved = self._assignment.to_commit(only_done=False)
             return moved | self.committer.renewals(only_done=False, at_once=not moved)
-        return self._assignment.in_epoch(await self.committer.checked(offsets))
+        return self._assignment.in_epoch(await self._user_offsets.checked(offsets))
 
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""
