@@ -142,7 +142,7 @@ class Checks:
             if not same:
                 self._took_over(broker, replica, after)
             if not same or after.high_watermark > before.high_watermark:
-                self._committed(broker, replica, after)
+                self._committed(broker, replica, after, takes_over=not same)
         self.world.transaction_checks.handled(broker, replica, after)
         self.moving.handled(broker, replica, ready, after)
 
@@ -195,7 +195,9 @@ class Checks:
             # Markers that it lacks were swept while it was down: no seat counts on it. Or what is
             # committed here is not in the log of an unclean leader.
             reset = True
-            if self._is_holder(broker, replica.key) and target < before.high_watermark:
+            # Unless retention has removed all that it had.
+            again = max(target, checkpoint.log_start_offset) < before.high_watermark
+            if again and self._is_holder(broker, replica.key):
                 raise RuleError(f"I4: {who} holds a seat and starts again at {checkpoint}")
         if reset:
             self.world.resets.add(replica.key)
@@ -227,8 +229,13 @@ class Checks:
             return
         self._check_holds(broker, replica.key, f"I7: new leader {who}")
 
-    def _committed(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
-        """The leader says that everything below its high watermark is committed."""
+    def _committed(
+        self, broker: SimBroker, replica: Replica, marks: rc.Marks, *, takes_over: bool
+    ) -> None:
+        """The leader says that everything below its high watermark is committed.
+
+        One that takes over may know of more than an unclean leader before it, whose log it shares.
+        """
         canon, key = self.canon(replica.key), replica.key
         if marks.high_watermark <= canon.end or self.unclean.is_deposed(key, marks):
             return
@@ -238,7 +245,8 @@ class Checks:
             return
         who = f"{broker.name} p{key.partition}"
         least = min(self.world.layout.min_isr, len(_known(replica).replicas))
-        if len(marks.isr) < least:
+        knows_more = takes_over and self.unclean.was_elected(key)
+        if len(marks.isr) < least and not knows_more:
             raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {least}")
         self.commits += 1
         batches = self.world.brokers[broker.id].disk.batches(replica.slot)
@@ -473,13 +481,16 @@ class Checks:
         if self.unclean.changed(key, before, after, others):
             return
         switched = set(before.state.replicas) != set(state.replicas)
-        if state.leader in before.lossy and not others & seats and not switched:
+        leader = state.leader
+        if leader == NO_LEADER and len(seats) == 1:
+            [leader] = map(BrokerId, seats)  # its run has ended in the same write
+        if leader in before.lossy and not others & seats and not switched:
             # It lost its seat earlier, and every other holder has lost data since: no leader
             # took it into the ISR again before it was elected, in the same write.
             if not others:
-                self._last_replica_standing(self.world.brokers[state.leader], key)
+                self._last_replica_standing(self.world.brokers[leader], key)
             elif self.canon(key).end:
-                raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
+                raise RuleError(f"I7: {leader} lost data and leads {key}, not {others}")
             # else they died before they had heard of the partition: their logs are missing
 
     def _last_replica_standing(self, broker: SimBroker, key: ReplicaKey) -> None:
@@ -512,7 +523,7 @@ class Checks:
         who = f"{broker.name} p{key.partition}"
         if self.world.is_deleted(key) or self.unclean.is_deposed(key, replica.machine.marks):
             return
-        if reply.acks is Acks.ALL:
+        if reply.acks is Acks.ALL and not self._is_merged(key, reply):
             at = canon.by_base.get(reply.base_offset)
             if reply.base_offset >= 0 and (at is None or at.payload != batch.payload):
                 raise RuleError(f"I7: {who} acknowledged {reply}, committed there is {at}")
@@ -531,6 +542,11 @@ class Checks:
                 log_start = replica.machine.marks.log_start_offset
                 if reply.base_offset >= log_start:
                     raise RuleError(f"I7: {who} acknowledged {reply}, its log has {found}")
+
+    def _is_merged(self, key: ReplicaKey, reply: lc.ProduceReply) -> bool:
+        """A duplicate in what an unclean leader has: compaction may have merged it with others."""
+        compacted = self.world.compacts and self.unclean.was_elected(key)
+        return compacted and reply.base_offset < 0
 
     def _acknowledged_on_disk(self, batch: Batch, key: ReplicaKey, who: str) -> None:
         self.canon(key).disk_end = max(self.canon(key).disk_end, batch.next_offset)

@@ -26,9 +26,12 @@ PIPES_IN: Final = (3, 18)
 offsets behind them, in transactions; a bank writes what they read."""
 RINGS_IN: Final = (27, 90)
 """A quarter of those, by the remainder of 96: the second pipe writes where the first reads."""
+DARK_EVERY: Final = 12
+"""Histories with blackouts, or with unclean elections, are the same in the next so many seeds, but
+for journals: those that have one have none there."""
 DARK_COMPACTION_IN: Final = (1, 2, 3, 5, 7, 9, 10, 11)
-"""Where a test wants blackouts, instead of those above, by their remainder of 12: all without
-groups and transactions, half of those with transactions."""
+"""In these, instead of those above, by their remainder of `DARK_EVERY`: all without groups and
+transactions, half of those with transactions."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
 OPERATOR_EVERY: Final = 5
@@ -63,8 +66,8 @@ class Options(TypedDict, total=False):
     `pauses`: the same, of brokers' and controllers' processes. `edits`: the same, of documents in
     the metadata store, by hand; then nothing else happens to controllers, and no replica moves.
     `blackouts`: all brokers lose power at once in every history, whatever is in it. `unclean`:
-    topics of producers allow unclean elections, and their brokers lose more than is promised to be
-    survived; no replica moves.
+    topics of producers allow unclean elections, those of coordinators in half of the histories, and
+    their brokers lose more than is promised to be survived.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -121,14 +124,16 @@ def contents_of(seed: int, options: Options) -> Contents:
     def choose(wanted: bool | None, by_seed: bool) -> bool:
         return by_seed if wanted is None else wanted
 
-    dark = bool(options.get("blackouts"))
-    still = bool(options.get("edits") or options.get("unclean"))
-    compaction = seed % 12 in DARK_COMPACTION_IN if dark else seed % 36 in COMPACTION_IN
-    compaction = compaction and not options.get("unclean")
+    dark = bool(options.get("blackouts") or options.get("unclean"))
+    swapped = dark and seed % (2 * DARK_EVERY) >= DARK_EVERY
+    still = bool(options.get("edits"))
+    compaction = seed % (DARK_EVERY if dark else 36) in (
+        DARK_COMPACTION_IN if dark else COMPACTION_IN
+    )
 
     return Contents(
         groups=choose(options.get("groups"), seed % GROUPS_EVERY == 0),
-        journal=choose(options.get("journal"), seed % JOURNAL_EVERY == 1),
+        journal=choose(options.get("journal"), (seed % JOURNAL_EVERY == 1) is not swapped),
         transactions=choose(options.get("transactions"), seed % 6 in TRANSACTIONS_IN),
         spark=choose(options.get("spark"), seed % 18 in SPARK_IN),
         deletion=choose(options.get("deletion"), seed % 36 in DELETION_IN),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.control import contract as cc
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
+from penstock_sim.blackouts import Blackouts
 from penstock_sim.edits import UNHARMED
 
 _RELEASED: Final = 0.7
@@ -68,7 +69,10 @@ class Nemesis:
         self._pace_ms = world.scheduler.between(25, 200)
         if world.hibernation is not None:
             self._pace_ms *= _CALM
-        if world.blackout:
+        self.blackouts: Blackouts | None = None
+        if world.wants_blackout:
+            self.blackouts = Blackouts(world, self)
+        elif world.blackout:
             at_ms = world.scheduler.between(0.3, 0.8) * world.chaos_ms
             world.scheduler.after(at_ms, self._blackout)
         self._next()

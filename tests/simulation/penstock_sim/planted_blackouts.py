@@ -10,10 +10,12 @@ from penstock.core.groups import pending
 from penstock.core.groups.records import EndedKey
 from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.follower import Follower
-from penstock.core.transactions import lost
+from penstock.core.transactions import lost, producers
 from penstock.core.transactions.orphans import endings
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store.losses import promise_nothing
 from penstock_broker.transactions import orphans
+from penstock_sim import broker
 from penstock_sim.scheduler import RATE
 from penstock_sim.shell import LAG_MAX_MS, WatchedReplicas
 
@@ -56,6 +58,27 @@ def truncate_what_superseded(patch: Any) -> None:
     patch.setattr(Follower, "_lacks_superseded", lambda _self, _target: False)
 
 
+def go_on_with_a_part(patch: Any) -> None:
+    """A part of a compacted log goes on where it ends, whatever its next leader has lost."""
+    patch.setattr(Follower, "_check_copy", lambda self, out, now_ms: self._follow(out, now_ms))
+
+
+def wait_for_an_epoch_that_was_lost(patch: Any) -> None:
+    """A coordinator that lost a producer's epoch sends it to look for another one."""
+    patch.setattr(producers, "_abort_lost", lambda *_asked: None)
+
+
+def notice_the_first_loss_alone(patch: Any) -> None:
+    """What a broker loses in a second power loss is relied on, as far as its log knows."""
+
+    def once(store: Any) -> None:
+        if not hasattr(store, "has_lost"):
+            store.has_lost = True
+            promise_nothing(store)
+
+    patch.setattr(broker, "promise_nothing", once)
+
+
 def stop_what_an_unclean_leader_lacks(patch: Any) -> None:
     """A former member with committed records that its leader lacks waits for a person."""
 
@@ -65,6 +88,8 @@ def stop_what_an_unclean_leader_lacks(patch: Any) -> None:
     patch.setattr(WatchedReplicas, "config_of", config_of)
 
 
+_COMPACTED: Final = {"transactions": False, "groups": False, "compaction": True}
+_HOLES: Final = ("I3", "I4", "I7", "I20")
 _TRANSACTIONS: Final = {"transactions": True, "groups": False, "moves": False}
 BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]]] = {
     leave_open_what_has_ended_elsewhere.__name__: (
@@ -82,10 +107,17 @@ BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tupl
         {"pipe": True, "moves": False},
         ("I24",),
     ),
-    truncate_what_superseded.__name__: (
-        truncate_what_superseded,
-        {"transactions": False, "groups": False, "compaction": True},
-        ("I3", "I4", "I7", "I20"),
+    truncate_what_superseded.__name__: (truncate_what_superseded, _COMPACTED, _HOLES),
+    go_on_with_a_part.__name__: (go_on_with_a_part, _COMPACTED, _HOLES),
+    wait_for_an_epoch_that_was_lost.__name__: (
+        wait_for_an_epoch_that_was_lost,
+        {"bank": True, "moves": False},
+        ("I24",),
+    ),
+    notice_the_first_loss_alone.__name__: (
+        notice_the_first_loss_alone,
+        {**_TRANSACTIONS, "transactions": False},
+        ("I4", "I5"),
     ),
 }
 """How each is planted, in which histories, and what may find it."""

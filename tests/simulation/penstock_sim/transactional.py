@@ -126,8 +126,9 @@ class Transactor(Process):
         self._next((answer.producer_id, answer.producer_epoch))
 
     def _refused(self, error: PenstockError) -> None:
-        """Another instance has the id: this one ends."""
-        if error.code is not ErrorCode.PRODUCER_FENCED:
+        """Another instance has the id, or its coordinator has lost it: this one ends."""
+        is_fenced = error.code is ErrorCode.PRODUCER_FENCED
+        if not is_fenced and not self.world.transaction_checks.void:
             raise RuleError(f"I10: {self.name} hears {error.code.name}: {error}")
         self.world.transaction_checks.fenced(self)
         self._life += 1

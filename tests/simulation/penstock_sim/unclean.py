@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.types import NO_LEADER, ReplicaKey
+from penstock_sim.compaction_checks import records_of
 
 if TYPE_CHECKING:
+    from penstock.core.batch import Batch
     from penstock.core.control.partition import PartitionDocument
     from penstock.core.replication import contract as rc
     from penstock_sim.broker import SimBroker
@@ -62,12 +64,16 @@ class UncleanElections:
         if leader.up and (replica := leader.replicas.get(key)) is not None:
             known = replica.machine.marks.high_watermark
         end = min(log_start, canon.end)
-        for batch in canon.batches:
-            if batch.next_offset <= log_start:
-                continue
-            if there.get(batch.base_offset) != batch:
-                break
-            end = batch.next_offset
+        if self._world.compacts and key in self._world.keys:
+            end = self._shared_end(key, log, end)
+            checks.disk.forgive(key)
+        else:
+            for batch in canon.batches:
+                if batch.next_offset <= log_start:
+                    continue
+                if there.get(batch.base_offset) != batch:
+                    break
+                end = batch.next_offset
         self._world.scheduler.note("checks", "unclean election", key, leader.name, end, canon.end)
         checks.lossy.add(key)
         checks.lost.discard((int(leader.id), key))
@@ -76,3 +82,23 @@ class UncleanElections:
         canon.rewind_to(end, log)
         canon.adopt([one for one in log if end <= one.base_offset and one.next_offset <= known])
         self._world.forgive(key)
+
+    def _shared_end(self, key: ReplicaKey, log: list[Batch], end: int) -> int:
+        """Up to where a compacted log has nothing but what was committed, from `end` on."""
+        canon = self._world.checks.canon(key)
+        committed = {
+            offset: record
+            for batch in canon.batches
+            for offset, record in records_of(batch).items()
+        }
+        for batch in log:
+            if batch.next_offset <= end:
+                continue
+            same = canon.by_base.get(batch.base_offset) == batch
+            if not same and batch.header.is_compacted:
+                found = records_of(batch)
+                same = all(committed.get(offset) == one for offset, one in found.items())
+            if batch.next_offset > canon.end or not same:
+                break
+            end = batch.next_offset
+        return end

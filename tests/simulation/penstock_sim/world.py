@@ -28,6 +28,7 @@ from penstock.core.types import (
 )
 from penstock_sim.aborting import Operator
 from penstock_sim.bank import Bank
+from penstock_sim.blackouts import CHAOS_LEAST_MS, Blackouts, Syncs
 from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
@@ -140,6 +141,12 @@ class World:
         """Only what was acknowledged with sync=DISK is in it: no group, no transaction."""
         self.blackout = self.blackout or self.wants_blackout
         self.unclean = bool(options.get("unclean"))
+        self.unclean_coordinators = self.unclean and (
+            self.scheduler.generator("unclean coordinators").random() < 0.5
+        )
+        self.blackouts: Blackouts | None = None
+        if self.wants_blackout:
+            self.chaos_ms = max(self.chaos_ms, CHAOS_LEAST_MS)
         self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
@@ -200,7 +207,8 @@ class World:
             self._set_up_bank()
         else:
             self._set_up_others()
-            may = self.transactions is not None or (self.wants_blackout and self.groups is None)
+            dark = self.wants_blackout or self.unclean
+            may = self.transactions is not None or (dark and self.groups is None)
             self.compacts = contents.compaction and may
 
     def _set_up_pipe(self, *, ring: bool) -> None:
@@ -287,7 +295,9 @@ class World:
 
     def may_elect_anyone(self, key: ReplicaKey) -> bool:
         """Unclean elections are allowed."""
-        return self.unclean and key not in (OFFSETS_KEY, TRANSACTIONS_KEY)
+        return self.unclean and (
+            self.unclean_coordinators or key not in (OFFSETS_KEY, TRANSACTIONS_KEY)
+        )
 
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
@@ -381,6 +391,7 @@ class World:
     def _start_nemesis(self) -> Nemesis:
         """And what else may go wrong in this history."""
         nemesis = Nemesis(self)
+        self.blackouts = nemesis.blackouts
         if self.mover is not None:
             self.mover.start(nemesis)
         if self.damage is not None:
@@ -428,7 +439,7 @@ class World:
         configs = self.layout.configs
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
-        elif self.unclean:
+        if self.unclean_coordinators or (self.unclean and name not in INTERNAL_TOPICS):
             configs["unclean.leader.election.enable"] = "true"
         return cc.NewTopic(
             name=name,
@@ -442,13 +453,15 @@ class World:
         chance = self.scheduler.random
         number = 0
         for key in self.keys:
+            syncs = Syncs(self.scheduler.generator(f"syncs {key.partition}"))
             for _ in range(chance.choice((1, 2, 3) if self.groups is None else (1,))):
                 number += 1
                 acks = chance.choice((Acks.ALL, Acks.ALL, Acks.ALL, Acks.LEADER, Acks.NONE))
+                to_disk = syncs.ask_for_disk() if self.wants_blackout else self.blackout
                 plan = Plan(
                     idempotent=chance.random() < 0.75 and acks is not Acks.NONE,
                     acks=acks,
-                    sync=Sync.DISK if chance.random() < 0.3 or self.blackout else Sync.OS,
+                    sync=Sync.DISK if chance.random() < 0.3 or to_disk else Sync.OS,
                     retries=True,
                     pause_ms=chance.choice((5, 12, 30)),
                 )
@@ -510,11 +523,15 @@ class World:
         if self.drainer is not None:
             self.drainer.checks.check_end()
         for key in self.all_keys:
-            for broker in self.members(key):
-                replica = broker.replicas[key]
-                if replica.machine.error is None:
-                    self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
-                    self._check_disk(broker, key)
+            for broker in self._well(key):
+                self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
+                self._check_disk(broker, key)
+        for key in self.keys if self.compacts else ():
+            self.checks.disk.check_same(key, self._well(key))
+
+    def _well(self, key: ReplicaKey) -> list[SimBroker]:
+        """The brokers with a replica that has not stopped."""
+        return [one for one in self.members(key) if one.replicas[key].machine.error is None]
 
     def _check_disk(self, broker: SimBroker, key: ReplicaKey) -> None:
         if self.compacts and key in self.keys:
