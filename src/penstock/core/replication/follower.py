@@ -266,7 +266,7 @@ class Follower:
             log.swept_end = max(log.swept_end, self._swept_end)
             out.store(log.checkpointed(now_ms), log.checkpoint(), sync=False)
             out.swept_end = log.swept_end
-        self._phase = _Phase.FOLLOWING
+        self._phase, self._sync_asked = _Phase.FOLLOWING, min(self._sync_asked, log.log_end)
         start = SendFollowStart(self.leader, self.epoch, log.log_end, self.version)
         out.messages.append(start)
         out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))

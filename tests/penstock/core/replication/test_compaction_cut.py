@@ -43,6 +43,24 @@ def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive
     assert driver.machine.checkpoint.epochs == starts[:2], "no record of epoch 4 is left"
 
 
+def test_what_was_cut_off_is_synced_again(drive: Drive) -> None:
+    """A broker with `truncate_what_superseded` planted did not: seed 40 with `--blackouts`."""
+    driver = drive(90, intact=False, epoch=4, epochs=((1, 0), (3, 20)), high_watermark=80)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    driver.assign(2, epoch=6, version=2)
+    driver.written(synced=True)
+    assert driver.answer_epoch(3, 80, leader_epoch=6).truncate_to == 80
+    persist_id = driver.ready.persist_id
+    starts = (c.EpochStart(LeaderEpoch(1), Offset(0)),)
+    stored = c.Checkpoint(LeaderEpoch(6), Offset(0), Offset(0), starts)
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(60), checkpoint=stored)))
+    driver.written(persist_id=persist_id)
+    driver.written()
+    ready = driver.receive(batch(20, base=60, epoch=3), epoch=6, sync_through=80)
+    assert ready.persist_sync
+
+
 @pytest.mark.parametrize(
     ("intact", "compacted_end", "end", "truncate_to"),
     [
