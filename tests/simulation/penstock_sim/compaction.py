@@ -27,13 +27,19 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _KEYS: Final = (b"a", b"b", b"c", b"d", b"e", b"f")
+_MORE_KEYS: Final = tuple(f"key-{number}".encode() for number in range(24))
+"""In some histories in which records are lost: what supersedes them comes late."""
 _KEY_MAP_BYTES: Final = 1 << 20
 _NULLS: Final = 0.3
 
 
 def some_keys(world: World, count: int) -> list[bytes | None] | None:
     """Keys for records; few different ones, so that most are superseded soon."""
-    return [world.scheduler.random.choice(_KEYS) for _ in range(count)] if world.compacts else None
+    if not world.compacts:
+        return None
+    many = world.is_dark and world.seed % 4 > 1
+    keys = _MORE_KEYS if many else _KEYS
+    return [world.scheduler.random.choice(keys) for _ in range(count)]
 
 
 def some_values(world: World, texts: list[str]) -> list[bytes | None]:

@@ -58,11 +58,6 @@ def truncate_what_superseded(patch: Any) -> None:
     patch.setattr(Follower, "_lacks_superseded", lambda _self, _target: False)
 
 
-def go_on_with_a_part(patch: Any) -> None:
-    """A part of a compacted log goes on where it ends, whatever its next leader has lost."""
-    patch.setattr(Follower, "_check_copy", lambda self, out, now_ms: self._follow(out, now_ms))
-
-
 def wait_for_an_epoch_that_was_lost(patch: Any) -> None:
     """A coordinator that lost a producer's epoch sends it to look for another one."""
     patch.setattr(producers, "_abort_lost", lambda *_asked: None)
@@ -108,7 +103,6 @@ BLACKOUT_BUGS: Final[dict[str, tuple[Callable[[Any], None], dict[str, Any], tupl
         ("I24",),
     ),
     truncate_what_superseded.__name__: (truncate_what_superseded, _COMPACTED, _HOLES),
-    go_on_with_a_part.__name__: (go_on_with_a_part, _COMPACTED, _HOLES),
     wait_for_an_epoch_that_was_lost.__name__: (
         wait_for_an_epoch_that_was_lost,
         {"bank": True, "moves": False},

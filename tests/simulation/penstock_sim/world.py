@@ -207,8 +207,7 @@ class World:
             self._set_up_bank()
         else:
             self._set_up_others()
-            dark = self.wants_blackout or self.unclean
-            may = self.transactions is not None or (dark and self.groups is None)
+            may = self.transactions is not None or (self.is_dark and self.groups is None)
             self.compacts = contents.compaction and may
 
     def _set_up_pipe(self, *, ring: bool) -> None:
@@ -223,6 +222,11 @@ class World:
         self.groups = Ring(self, TOPIC, SINK_TOPIC) if ring else PipeGroups(self, TOPIC)
         self.transactions = Bank(self)
         self.group_checks: GroupChecks = PipeChecks(self, self._topic, sinks)
+
+    @property
+    def is_dark(self) -> bool:
+        """A test wants that more is lost than is promised to last."""
+        return self.wants_blackout or self.unclean
 
     @property
     def _topic(self) -> CatalogTopic:
