@@ -182,7 +182,8 @@ class Checks:
         target, checkpoint = ready.truncate_to, ready.checkpoint
         assert target is not None
         assert checkpoint is not None
-        if broker.id not in self.stored[replica.key].state.replicas:
+        counts = broker.id in self.stored[replica.key].state.replicas
+        if not counts or self.unclean.cuts(broker, replica.key, before):
             # Nothing is guaranteed of a copy. One that begins at the log's start and leads later
             # does not know producers that were silent since before that.
             if checkpoint.log_start_offset != before.log_start_offset:
@@ -288,7 +289,7 @@ class Checks:
                 differs = known is not batch and known != batch
                 if batch.base_offset < canon.end and differs and not self.world.compacts:
                     raise RuleError(f"I6: {broker.name} {key} wrote {batch.header} over {known}")
-            if write.truncate_to is not None:
+            if write.truncate_to is not None and not self.unclean.has_cut(broker, key):
                 self._check_holds(broker, key, f"I4: {broker.name} after truncation")
             if self.world.compacts and key in self.world.keys:
                 self.world.compaction_checks.check_log(broker, key)

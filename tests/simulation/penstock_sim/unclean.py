@@ -25,6 +25,7 @@ class UncleanElections:
     def __init__(self, world: World) -> None:
         self._world = world
         self._epochs: dict[ReplicaKey, int] = {}
+        self._cut: set[tuple[int, ReplicaKey]] = set()
         self.count = 0
 
     def was_elected(self, key: ReplicaKey) -> bool:
@@ -34,6 +35,25 @@ class UncleanElections:
     def is_deposed(self, key: ReplicaKey, marks: rc.Marks) -> bool:
         """It led before the last one: what it says does not count."""
         return marks.leader_epoch < self._epochs.get(key, 0)
+
+    def cuts(self, broker: SimBroker, key: ReplicaKey, marks: rc.Marks) -> bool:
+        """Whether this broker truncates its log after it was elected, and before it is told of it:
+        it follows the leader before. What it has then is what is committed."""
+        state = self._world.checks.stored[key].state
+        known = self._epochs.get(key, 0)
+        if state.leader != broker.id or not marks.leader_epoch < known <= state.leader_epoch:
+            return False
+        self._cut.add((int(broker.id), key))
+        return True
+
+    def has_cut(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """Once per `cuts`, when that is written."""
+        place = (int(broker.id), key)
+        if place not in self._cut:
+            return False
+        self._cut.remove(place)
+        self._rewind(broker, key)
+        return True
 
     def changed(
         self,
