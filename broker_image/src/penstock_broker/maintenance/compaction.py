@@ -15,7 +15,7 @@ long as it worked, and meanwhile it releases the interpreter's lock every millis
 
 import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic, sleep
@@ -196,7 +196,7 @@ class Compaction:
         self._settings = settings
         self._disk = disk
         self._clock = clock
-        self._executor = ThreadPoolExecutor(1, "compaction")
+        self._executor: Executor = ThreadPoolExecutor(1, "compaction")
         self._due_since_s: dict[ReplicaKey, float] = {}
         self._settled: dict[ReplicaKey, Offset] = {}
         """Stable offsets of logs that need no compaction until these move, so that idle logs cost
@@ -289,8 +289,7 @@ class Compaction:
         facts, plan = await self._in_thread(lambda: self._look(slot, end, config, copied_to, now))
         if plan is None:
             return False
-        keys = KeyMap(self._settings.cleaner_dedupe_bytes)
-        job = Pass(self._store, slot, facts, plan, keys, end)
+        job = self.pass_on(slot, facts, plan, end)
         while size_bytes := await self._timed(job.read_keys, int):
             self._metrics.bytes_read.inc(size_bytes)
         if job.plan.end <= facts.start or not await self._rewrite(replica, job, truncations):
@@ -310,7 +309,7 @@ class Compaction:
             "log compacted",
             partition=str(replica),
             up_to=job.plan.end,
-            keys=len(keys),
+            keys=len(job.keys),
             records=statistics.records,
             removed=statistics.removed,
             tombstones=statistics.tombstones,
@@ -319,7 +318,13 @@ class Compaction:
             unreadable=statistics.unreadable,
             seconds=round(monotonic() - started_s, 3),
         )
-        return job.plan.end < plan.end and keys.is_full
+        return job.plan.end < plan.end and job.keys.is_full
+
+    def pass_on(self, slot: Slot, facts: LogFacts, plan: Plan, end: Offset) -> Pass:
+        """What is done in the thread; the simulator overrides this to take smaller steps."""
+        return Pass(
+            self._store, slot, facts, plan, KeyMap(self._settings.cleaner_dedupe_bytes), end
+        )
 
     async def _rewrite(self, replica: Replica, job: Pass, truncations: int) -> bool:
         """The second half of a pass; False if the log, or what is wanted of it, has changed."""
@@ -356,9 +361,9 @@ class Compaction:
 
     async def _timed(self, blocking: Callable[[], _A], size_of: Callable[[_A], int]) -> _A:
         """Runs a step in the thread, then rests: as long as it took, or as its bytes require."""
-        started_s = monotonic()
+        started_s = self._clock.now_s()
         result = await self._in_thread(blocking)
-        took_s = monotonic() - started_s
+        took_s = self._clock.now_s() - started_s
         share_s = size_of(result) / self._settings.cleaner_bytes_per_second
         await asyncio.sleep(max(took_s, share_s - took_s))
         return result
