@@ -37,6 +37,7 @@ _EXAMPLES: Final = """examples:
   run.py --edits --seeds 300                       metadata is edited by hand
   run.py --blackouts --seeds 300                   all brokers lose power at once
   run.py --unclean --seeds 300                     unclean elections
+  run.py --changes --seeds 300                     settings of a topic change
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
@@ -44,7 +45,11 @@ _EXAMPLES: Final = """examples:
   run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
-_WORDS: Final = {"damage": "bits that flip", "unclean": "unclean elections"}
+_WORDS: Final = {
+    "damage": "bits that flip",
+    "unclean": "unclean elections",
+    "changes": "changes of topics",
+}
 """What an option means in a line; the others say it themselves."""
 
 
@@ -91,6 +96,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="brokers lose more than is promised, and topics allow unclean elections, as --damage",
     )
+    parser.add_argument(
+        "--changes", action="store_true", help="the settings of a topic change, as --damage"
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument(
@@ -111,7 +119,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and options.planted is None:
         parser.error("--store goes with --planted")
     if how_of(options) and (options.kept or options.planted is not None):
-        names = "--damage, --drains, --pauses, --edits, --blackouts and --unclean"
+        names = "--damage, --drains, --pauses, --edits, --blackouts, --unclean and --changes"
         parser.error(f"{names} go with neither --kept nor --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
@@ -133,6 +141,8 @@ def how_of(options: argparse.Namespace) -> Options:
         how["blackouts"] = True
     if options.unclean:
         how["unclean"] = True
+    if options.changes:
+        how["changes"] = True
     return how
 
 

@@ -114,7 +114,7 @@ class SimBroker:
                 self, self.shell.transport, self.shell.config.settings
             )
             self.coordination.start()
-        if self.world.compacts:
+        if self.world.compacts and self.world.changes is None:
             Compactor(self).start()
 
     def kill(self, *, power: bool) -> None:

@@ -245,7 +245,7 @@ class Checks:
             canon.skip_to(marks.high_watermark, broker.disk.batches(replica.slot))
             return
         who = f"{broker.name} p{key.partition}"
-        least = min(self.world.layout.min_isr, len(_known(replica).replicas))
+        least = self._least_in_sync(replica)
         knows_more = takes_over and self.unclean.was_elected(key)
         if len(marks.isr) < least and not knows_more:
             raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {least}")
@@ -265,6 +265,14 @@ class Checks:
         for member in (*document.state.isr, *document.elr):
             if not self._lacks(member, key):
                 self._compare(self.world.brokers[member], key, fresh, f"I3: b{member}")
+
+    def _least_in_sync(self, replica: Replica) -> int:
+        """So many must be, by the settings that its broker knows."""
+        members = len(_known(replica).replicas)
+        least = min(self.world.layout.min_isr, members)
+        if self.world.changes is None:
+            return least
+        return max(least, replica.config.effective_min_insync_replicas(members))
 
     def written(self, broker: SimBroker, writes: Sequence[PartitionWrite]) -> None:
         """After every write to a broker's disk."""

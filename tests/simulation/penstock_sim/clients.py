@@ -104,7 +104,7 @@ class Producer:
     def _new_batch(self) -> Batch:
         count = self.world.scheduler.random.randrange(1, 6)
         text = f"{self.name}:{len(self.sent)}"
-        if self.world.groups is not None or self.world.compacts:
+        if self.world.has_real_records:
             return self._real_batch(text, count)
         payload = text.encode()
         header = BatchHeader(

@@ -61,7 +61,7 @@ def compacted_up_to(marks: Marks) -> Offset:
     return marks.last_stable_offset
 
 
-class _SimPass(Pass):
+class SimPass(Pass):
     """Virtual time does not pass within a step."""
 
     def _breathe(self) -> None:
@@ -120,7 +120,7 @@ class Compactor:
         self._replica, self._truncations = replica, replica.truncations
         world.scheduler.note(broker.name, "compacts", replica.key, plan)
         keys, size = KeyMap(_KEY_MAP_BYTES), world.scheduler.random.choice((300, 1000, 5000))
-        job = _SimPass(store, slot, facts, plan, keys, end, chunk_bytes=size)
+        job = SimPass(store, slot, facts, plan, keys, end, chunk_bytes=size)
         self._soon(lambda: self._read_keys(job))
 
     def _read_keys(self, job: Pass) -> None:

@@ -67,7 +67,8 @@ class Options(TypedDict, total=False):
     the metadata store, by hand; then nothing else happens to controllers, and no replica moves.
     `blackouts`: all brokers lose power at once in every history, whatever is in it. `unclean`:
     topics of producers allow unclean elections, those of coordinators in half of the histories, and
-    their brokers lose more than is promised to be survived.
+    their brokers lose more than is promised to be survived. `changes`: settings of the topic of
+    producers change.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -95,6 +96,7 @@ class Options(TypedDict, total=False):
     edits: bool | None
     blackouts: bool | None
     unclean: bool | None
+    changes: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,8 @@ class Contents:
 def contents_of(seed: int, options: Options) -> Contents:
     """By the seed, where the options leave it open."""
     plain = all(wanted is None for wanted in options.values())
-    alone = any(options.get(name) is not None for name in _ALONE)
+    changing = bool(options.get("changes"))
+    alone = changing or any(options.get(name) is not None for name in _ALONE)
 
     def choose(wanted: bool | None, by_seed: bool) -> bool:
         return by_seed if wanted is None else wanted
@@ -130,13 +133,14 @@ def contents_of(seed: int, options: Options) -> Contents:
     compaction = seed % (DARK_EVERY if dark else 36) in (
         DARK_COMPACTION_IN if dark else COMPACTION_IN
     )
+    compaction = changing or compaction
 
     return Contents(
         groups=choose(options.get("groups"), seed % GROUPS_EVERY == 0),
         journal=choose(options.get("journal"), (seed % JOURNAL_EVERY == 1) is not swapped),
         transactions=choose(options.get("transactions"), seed % 6 in TRANSACTIONS_IN),
-        spark=choose(options.get("spark"), seed % 18 in SPARK_IN),
-        deletion=choose(options.get("deletion"), seed % 36 in DELETION_IN),
+        spark=choose(options.get("spark"), not changing and seed % 18 in SPARK_IN),
+        deletion=choose(options.get("deletion"), not changing and seed % 36 in DELETION_IN),
         compaction=choose(options.get("compaction"), compaction),
         pipe=choose(options.get("pipe"), not alone and seed % 24 in PIPES_IN),
         bank=choose(options.get("bank"), not alone and seed % 36 in BANK_IN),

@@ -14,6 +14,7 @@ from penstock.core.control import contract as cc
 from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 from penstock_sim.blackouts import Blackouts
+from penstock_sim.changes import UNHARMED as BY_SETTINGS
 from penstock_sim.edits import UNHARMED
 
 _RELEASED: Final = 0.7
@@ -58,6 +59,8 @@ class Nemesis:
             self._menu.append((3, self.replace_disk))
         if world.edits is not None:
             self._menu = [one for one in self._menu if one[1].__name__ not in UNHARMED]
+        if world.changes is not None:
+            self._menu = [one for one in self._menu if one[1].__name__ not in BY_SETTINGS]
         # Most histories stress a few faults, so that they meet; some have all.
         if world.faults:
             self._menu = [

@@ -34,7 +34,7 @@ def unsettled(world: World) -> str:
     problem = "" if world.groups is None else world.groups.unsettled()
     if world.transactions is not None and not problem:
         problem = world.transactions.unsettled() or _behind(world)
-    for part in (world.hibernation, world.operator, world.drainer):
+    for part in (world.hibernation, world.operator, world.drainer, world.changes):
         if part is not None and not problem:
             problem = part.unsettled()
     return problem

@@ -16,9 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
-from penstock.core.replication.contract_leader import IsrAnswered
+from penstock.core.replication.contract_leader import IsrAnswered, LogStartMoved
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, StaleDataDirectoryError
@@ -41,7 +42,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.quiescence import Quiescence
 from penstock_broker.serving.edge import Edge
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_sim.admin_calls import add_descriptions
 from penstock_sim.damage import check_mended
 from penstock_sim.node_loop import NodeLoop, SimExecutor
@@ -54,6 +55,7 @@ from penstock_sim.nodes import (
     replication_port,
 )
 from penstock_sim.scheduler import RATE
+from penstock_sim.upkeep import upkeep
 from penstock_sim.wire.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -121,11 +123,25 @@ class WatchedReplicas(ReplicaSet):
             return  # a task of a killed process, closed when the world ends
         if isinstance(event, IsrAnswered) and event.state is not None:
             self.broker.told(replica.key, event.state)
+        changes = self.broker.world.changes
+        if changes is not None and isinstance(event, LogStartMoved):
+            moves = partial(
+                changes.checks.moves_start, self.broker, replica, event.log_start_offset
+            )
+            self.broker.check(moves)
         outer, self._handling = self._handling, replica
         super().handle(replica, event)
         self._handling = outer
         if replica.feeders:
             self.broker.check(partial(self.broker.world.checks.moving.fed, self.broker, replica))
+
+    async def rewrite(
+        self, replica: Replica, rewrite: Rewrite | None, cleaned: Cleaned | None, truncations: int
+    ) -> bool:
+        changes = self.broker.world.changes
+        if changes is not None and rewrite is not None:
+            self.broker.check(partial(changes.checks.rewrites, self.broker, replica))
+        return await super().rewrite(replica, rewrite, cleaned, truncations)
 
     def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
         machine = WatchedMachine(self.broker_id, log, self.now_ms())
@@ -176,6 +192,9 @@ class WatchedStore:
         self.read = self._disk.read
         self.header = self._disk.header
         self.aborted = self._disk.aborted
+        self.compaction_facts = self._disk.store.compaction_facts
+        self.chunk_start = self._disk.store.chunk_start
+        self.find_timestamp = self._disk.store.find_timestamp
 
     def drop(self, slot: Slot) -> None:
         [key] = [key for key, one in self._disk.slots().items() if one == slot]
@@ -206,13 +225,13 @@ class Shell:
     def __init__(self, broker: SimBroker) -> None:
         world = broker.world
         self.broker = broker
-        self.run = f"{broker.id}.{broker.incarnation}"
+        self.run: str = f"{broker.id}.{broker.incarnation}"
         """Names this run of the process."""
         shuffled = world.seed % SHUFFLED_EVERY == 0
         self.loop: NodeLoop = NodeLoop.of(
             world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE
         )
-        self.clock = SimClock(self.loop)
+        self.clock: SimClock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
         directory = broker.directory
         self.view: WatchedView = WatchedView(
@@ -246,7 +265,7 @@ class Shell:
         self._replication.credits.has_space = lambda: not broker.disk.full
         self._replication.writer.tick_bytes = self._chance.choice((50, 1 << 20))
         assert isinstance(self._replication.replicas, WatchedReplicas)
-        self.replicas = self._replication.replicas
+        self.replicas: WatchedReplicas = self._replication.replicas
         self.replicas.broker = broker
         self.reader = self._replication.reader
         self.around = Surroundings(self.view, self.replicas, self.reader, self.clock)
@@ -265,6 +284,7 @@ class Shell:
         )
         self.producer_ids = ProducerIds(self.membership.session, self.view, broker.id)
         self.quiescence = Quiescence(self.view, self.replicas, self._replication.writer)
+        self._upkeep = partial(upkeep, self, seams)
         self._server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
         self._stopping = False
         self.start(self._main)
@@ -335,6 +355,8 @@ class Shell:
             for part in (*self._replication.parts(), *self.membership.parts()):
                 tasks.create_task(part)
             tasks.create_task(self._forget_producers())
+            for part in () if self.broker.world.changes is None else self._upkeep():
+                tasks.create_task(part)
 
     async def _forget_producers(self) -> None:
         """As `ProducerExpiry.run`, more often. No history lasts as long as producers are kept."""

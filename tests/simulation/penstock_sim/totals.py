@@ -42,6 +42,9 @@ _COUNTS: Final = {
     "pauses": "pauses",
     "edits": "edits by hand",
     "handed_over": "controllers that handed over",
+    "changes": "changes of settings",
+    "retained": "batches retention removed",
+    "compacted": "rewrites",
 }
 """Fields of a history that are counted, and their names."""
 

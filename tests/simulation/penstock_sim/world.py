@@ -30,6 +30,7 @@ from penstock_sim.aborting import Operator
 from penstock_sim.bank import Bank
 from penstock_sim.blackouts import CHAOS_LEAST_MS, Blackouts, Syncs
 from penstock_sim.broker import SimBroker
+from penstock_sim.changes import Changes
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
@@ -82,6 +83,7 @@ EXPIRY_EVERY: Final = 96
 SINK_TOPIC: Final = "priced"
 SINK_ID: Final = TopicId("00000000-0000-4000-8000-000000000004")
 CONVERGE_MS: Final = 15_000
+_NEVER_MS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ class History:
     pauses: int = 0
     edits: int = 0
     handed_over: int = 0
+    changes: int = 0
+    retained: int = 0
+    compacted: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -147,6 +152,9 @@ class World:
         self.blackouts: Blackouts | None = None
         if self.wants_blackout:
             self.chaos_ms = max(self.chaos_ms, CHAOS_LEAST_MS)
+        self.wants_changes = bool(options.get("changes"))
+        if self.wants_changes:
+            self.blackout = self.keeps_to_disk = False
         self.layout = draw_layout(chance, options.get("brokers"), options.get("factor"))
         self.chaotic = False
         self.healed_ms = 0
@@ -176,6 +184,7 @@ class World:
         self.operator_pods = OperatorPods(self) if options.get("operator_pods") else None
         if self.operator_pods is not None or self.drainer is not None:
             self.chaos_ms = LONGEST_MS  # Leases change hands in it, brokers are proven empty
+        self.changes = Changes(self, TOPIC) if self.wants_changes else None
         self.hibernation: Hibernation | None = None
         if self.contents.hibernation:
             self.hibernation = Hibernation(self)
@@ -207,7 +216,9 @@ class World:
             self._set_up_bank()
         else:
             self._set_up_others()
-            may = self.transactions is not None or (self.is_dark and self.groups is None)
+            may = self.transactions is not None or (
+                self.groups is None and (self.is_dark or self.wants_changes)
+            )
             self.compacts = contents.compaction and may
 
     def _set_up_pipe(self, *, ring: bool) -> None:
@@ -269,6 +280,11 @@ class World:
         """Those that transactions write to."""
         lives = self.deletion is not None and not self.deletion.is_done
         return [*self.keys, SHORT_LIVED_KEY] if lives else self.data_keys
+
+    @property
+    def has_real_records(self) -> bool:
+        """Somebody decodes them, or goes by their times."""
+        return self.groups is not None or self.compacts or self.changes is not None
 
     def known(self, key: ReplicaKey) -> PartitionDocument:
         """What the active controller knows; if none is active, what is stored.
@@ -404,6 +420,8 @@ class World:
             self.pauses.start()
         if self.edits is not None:
             self.edits.start()
+        if self.changes is not None:
+            self.changes.start()
         if self.operator_pods is not None:
             self.operator_pods.start()
         if self.drainer is not None:
@@ -443,6 +461,8 @@ class World:
         configs = self.layout.configs
         if name in INTERNAL_TOPICS:
             configs["cleanup.policy"] = "compact"
+            if self.changes is not None:
+                configs["min.compaction.lag.ms"] = str(_NEVER_MS)  # compared batch by batch
         if self.unclean_coordinators or (self.unclean and name not in INTERNAL_TOPICS):
             configs["unclean.leader.election.enable"] = "true"
         return cc.NewTopic(
@@ -526,6 +546,8 @@ class World:
             self.mover.check_end()
         if self.drainer is not None:
             self.drainer.checks.check_end()
+        if self.changes is not None:
+            self.changes.check_end()
         for key in self.all_keys:
             for broker in self._well(key):
                 self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
@@ -615,6 +637,9 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         0 if world.pauses is None else world.pauses.count,
         0 if world.edits is None else world.edits.count,
         0 if world.edits is None else world.edits.handed_over,
+        0 if world.changes is None else world.changes.count,
+        0 if world.changes is None else world.changes.checks.retained,
+        0 if world.changes is None else world.changes.checks.rewritten,
         violation,
         tuple(world.scheduler.trace),
     )
