@@ -20,6 +20,7 @@ from penstock.core.control.journal.contract import Journal
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
+from penstock.errors import PenstockError
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
@@ -311,19 +312,25 @@ class SimBroker:
             self.shell.loop.when_running(partial(self._produce, key, request, respond))
 
     def _produce(self, key: ReplicaKey, request: dict[str, Any], respond: Any) -> None:
-        replica = self.replicas.get(key)
-        if replica is None or self.shell is None:
+        replica, shell, rebirth = self.replicas.get(key), self.shell, self.world.rebirth
+        if shell is None:
             return
-        refusal = self.shell.refusal()
+        refusal: PenstockError | None = None
+        if rebirth is not None and rebirth.has(key):
+            refusal = rebirth.refusal(shell.view, key)
+        if replica is None and refusal is None:
+            return
+        refusal = refusal or shell.refusal()
         if refusal is not None:
             respond(lc.ProduceReply(request_id=0, base_offset=Offset(-1), error=refusal))
             return
+        assert replica is not None
         event = lc.ProduceRequested(
             request_id=self._awaited(replica, respond),
             batch=request["batch"],
             acks=request["acks"],
             sync=request["sync"],
-            deadline_ms=self.shell.deadline_ms(request["timeout_ms"]),
+            deadline_ms=shell.deadline_ms(request["timeout_ms"]),
             expected_epoch=request["expected_epoch"],
             transactional_id=request.get("transactional_id", ""),
         )

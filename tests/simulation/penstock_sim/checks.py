@@ -10,7 +10,7 @@ standing, only what was acknowledged with sync=DISK must still be there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +43,7 @@ from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.disk_checks import DiskChecks
 from penstock_sim.journal import JournalCounts
 from penstock_sim.moving_checks import MovingChecks
+from penstock_sim.rebirth import NAME as REBORN
 from penstock_sim.scheduler import RuleError
 from penstock_sim.unclean import UncleanElections
 
@@ -256,15 +257,21 @@ class Checks:
             if batch.base_offset != canon.end:
                 raise RuleError(f"I6: {who} commits {batch.header} at {canon.end}")
             canon.extend(batch, who, marks.log_start_offset)
-            if key == OFFSETS_KEY:
-                self.world.group_checks.committed(batch)
-            self.world.transaction_checks.committed(key, batch, who)
+            self._tell(key, batch, who)
         if canon.end != marks.high_watermark:
             raise RuleError(f"I2: {who} has {marks}, but its log ends at {canon.end}")
         document = self.stored[key]
         for member in (*document.state.isr, *document.elr):
             if not self._lacks(member, key):
                 self._compare(self.world.brokers[member], key, fresh, f"I3: b{member}")
+
+    def _tell(self, key: ReplicaKey, batch: Batch, who: str) -> None:
+        """The other checks, of a batch that is committed."""
+        if self.world.rebirth is not None and self.world.rebirth.has(key):
+            self.world.rebirth.committed(key, batch)
+        if key == OFFSETS_KEY:
+            self.world.group_checks.committed(batch)
+        self.world.transaction_checks.committed(key, batch, who)
 
     def _least_in_sync(self, replica: Replica) -> int:
         """So many must be, by the settings that its broker knows."""
@@ -392,6 +399,8 @@ class Checks:
         A topic that is not among them may be deleted in a journal only: the store does not know.
         """
         topics = tuple(topics)
+        if self.world.rebirth is not None:
+            self.world.rebirth.adopted(controller_epoch, topics)
         deletion = self.world.deletion
         was_there = deletion is not None and SHORT_LIVED_KEY in self.stored
         if was_there and all(topic.name != SHORT_LIVED_TOPIC for topic in topics):
@@ -420,8 +429,11 @@ class Checks:
         """
         deletion = self.world.deletion
         is_gone = deletion is not None and deletion.is_done and topic.name == SHORT_LIVED_TOPIC
+        is_gone = is_gone or self.world.is_deleted(ReplicaKey(topic.topic_id, 0))
         if is_gone or not self._is_news(topic.name, topic.metadata_version):
             return
+        if self.world.rebirth is not None and topic.name == REBORN:
+            self.world.rebirth.stored(topic)
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
             self._documents[key, document.state] = document
@@ -441,14 +453,22 @@ class Checks:
         The store says so, and before it, maybe, a controller whose brokers keep a journal.
         """
         deletion = self.world.deletion
+        if self.world.rebirth is not None and name == REBORN:
+            self.world.rebirth.removed()
+            return
         if deletion is None or name != SHORT_LIVED_TOPIC:
             raise RuleError(f"I22: nobody has deleted {name}")
         if deletion.is_done:
             return
         deletion.is_done = True
         self.world.scheduler.note("checks", "deleted", name)
-        del self.stored[SHORT_LIVED_KEY]
-        self.lost = {place for place in self.lost if place[1] != SHORT_LIVED_KEY}
+        self.forget([SHORT_LIVED_KEY])
+
+    def forget(self, keys: Collection[ReplicaKey]) -> None:
+        """Their topic was deleted."""
+        for key in keys:
+            del self.stored[key]
+        self.lost = {place for place in self.lost if place[1] not in keys}
 
     def _partition_changed(
         self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument

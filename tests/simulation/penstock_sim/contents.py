@@ -43,6 +43,8 @@ SEEKS_IN: Final = (3,)
 HIBERNATION_IN: Final = (5, 12, 14, 47)
 """By the remainder of 48, a cluster is put to sleep and woken: alone, with groups, with
 transactions, with journals. Only where a test wants nothing in particular."""
+REBIRTH_IN: Final = (0, 3)
+"""In half of the seeds with changes, by their remainder of 4, a topic is deleted and made anew."""
 _ALONE: Final = (
     "groups",
     "transactions",
@@ -68,7 +70,7 @@ class Options(TypedDict, total=False):
     `blackouts`: all brokers lose power at once in every history, whatever is in it. `unclean`:
     topics of producers allow unclean elections, those of coordinators in half of the histories, and
     their brokers lose more than is promised to be survived. `changes`: settings of the topic of
-    producers change.
+    producers change, and another one is deleted and made anew.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """
@@ -97,6 +99,7 @@ class Options(TypedDict, total=False):
     blackouts: bool | None
     unclean: bool | None
     changes: bool | None
+    rebirth: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,7 @@ class Contents:
     moves: bool
     hibernation: bool
     seeks: bool
+    rebirth: bool
 
 
 def contents_of(seed: int, options: Options) -> Contents:
@@ -150,4 +154,5 @@ def contents_of(seed: int, options: Options) -> Contents:
         and choose(options.get("moves"), bool(options.get("drains")) or seed % 4 in MOVES_IN),
         hibernation=choose(options.get("hibernation"), plain and seed % 48 in HIBERNATION_IN),
         seeks=choose(options.get("seeks"), seed % 6 in SEEKS_IN),
+        rebirth=choose(options.get("rebirth"), changing and seed % 4 in REBIRTH_IN),
     )

@@ -134,7 +134,7 @@ class Nemesis:
     def kill_broker(self) -> None:
         broker = self._some_broker()
         if self._random.random() < 0.4:
-            broker = self.world.find_leader(self._random.choice(self.world.all_keys))[0]
+            broker = self.world.find_leader(self._random.choice(self.world.checked_keys))[0]
         self.kill(broker)
 
     def kill(self, broker: SimBroker) -> None:
@@ -182,7 +182,7 @@ class Nemesis:
         once it has all that was committed: its leader may have asked for the switch.
         """
         checks = self.world.checks
-        for key in self.world.all_keys:
+        for key in self.world.checked_keys:
             document = checks.stored.get(key)
             if document is None:
                 return False

@@ -60,7 +60,7 @@ class MovingChecks:
         """After a change of the stored partition, or of a journal that counts."""
         self._names[key] = topic.name
         known = self._stored.setdefault(key, set())
-        if not journaled:
+        if not journaled or not known:  # a journal may have the first word of a new topic
             known.add(after.state.replicas)
         elif after.state.replicas not in known:
             raise RuleError(f"I30: a journal gives {key} the replicas {after.state.replicas}")

@@ -16,7 +16,7 @@ def unsettled(world: World) -> str:
         return "no controller is active"
     if world.deletion is not None and world.deletion.comes_back():
         return "a broker knows of a topic that was deleted"
-    for key in world.all_keys:
+    for key in world.checked_keys:
         problem = _unsettled_partition(world, key)
         problem = problem or world.checks.moving.left_over(key, world.known(key))
         if world.damage is not None:
@@ -34,7 +34,7 @@ def unsettled(world: World) -> str:
     problem = "" if world.groups is None else world.groups.unsettled()
     if world.transactions is not None and not problem:
         problem = world.transactions.unsettled() or _behind(world)
-    for part in (world.hibernation, world.operator, world.drainer, world.changes):
+    for part in (world.hibernation, world.operator, world.drainer, world.changes, world.rebirth):
         if part is not None and not problem:
             problem = part.unsettled()
     return problem

@@ -43,6 +43,8 @@ _COUNTS: Final = {
     "edits": "edits by hand",
     "handed_over": "controllers that handed over",
     "changes": "changes of settings",
+    "lives": "topics of one name",
+    "grown": "requests for a partition",
     "retained": "batches retention removed",
     "compacted": "rewrites",
 }

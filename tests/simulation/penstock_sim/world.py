@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Unpack
 
 from penstock.core.control import contract as cc
-from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
+from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, decode_cluster
 from penstock.core.control.partition import PartitionDocument
 from penstock.core.groups.catalog import CatalogTopic
 from penstock.core.groups.config import OFFSETS_TOPIC
@@ -62,6 +62,7 @@ from penstock_sim.pauses import Pauses
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.promptness import Promptness
+from penstock_sim.rebirth import Rebirth
 from penstock_sim.ring import Ring
 from penstock_sim.scheduler import RuleError, Scheduler
 from penstock_sim.settled import unsettled
@@ -123,6 +124,8 @@ class History:
     edits: int = 0
     handed_over: int = 0
     changes: int = 0
+    lives: int = 0
+    grown: int = 0
     retained: int = 0
     compacted: int = 0
     violation: str | None = None
@@ -185,6 +188,7 @@ class World:
         if self.operator_pods is not None or self.drainer is not None:
             self.chaos_ms = LONGEST_MS  # Leases change hands in it, brokers are proven empty
         self.changes = Changes(self, TOPIC) if self.wants_changes else None
+        self.rebirth = Rebirth(self) if self.contents.rebirth else None
         self.hibernation: Hibernation | None = None
         if self.contents.hibernation:
             self.hibernation = Hibernation(self)
@@ -271,6 +275,11 @@ class World:
         return [*self.written_keys, *offsets, *decisions]
 
     @property
+    def checked_keys(self) -> list[ReplicaKey]:
+        """And those of a topic that is deleted and made anew, if it is there."""
+        return self.all_keys if self.rebirth is None else [*self.all_keys, *self.rebirth.keys]
+
+    @property
     def data_keys(self) -> list[ReplicaKey]:
         """The partitions of producers, and those that pipes write to."""
         return [*self.keys, *self.sinks] if self.sinks else self.keys
@@ -295,9 +304,13 @@ class World:
         name = self.names[key.topic_id]
         for controller in self.controllers.values():
             topic = controller.topic(name)
-            if topic is not None:
+            if topic is not None and self._has(topic, key):
                 return topic.partitions[key.partition]
         return self.checks.stored[key]
+
+    @staticmethod
+    def _has(topic: TopicDocument, key: ReplicaKey) -> bool:
+        return topic.topic_id == key.topic_id and key.partition < len(topic.partitions)
 
     def members(self, key: ReplicaKey) -> list[SimBroker]:
         """The brokers that have a replica."""
@@ -321,6 +334,8 @@ class World:
 
     def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
+        if self.rebirth is not None and isinstance(key, ReplicaKey):
+            return self.rebirth.is_gone(key.topic_id)
         return self.deletion is not None and self.deletion.is_done and key == SHORT_LIVED_KEY
 
     def next_request(self) -> int:
@@ -422,6 +437,8 @@ class World:
             self.edits.start()
         if self.changes is not None:
             self.changes.start()
+        if self.rebirth is not None:
+            self.rebirth.start()
         if self.operator_pods is not None:
             self.operator_pods.start()
         if self.drainer is not None:
@@ -548,7 +565,7 @@ class World:
             self.drainer.checks.check_end()
         if self.changes is not None:
             self.changes.check_end()
-        for key in self.all_keys:
+        for key in self.checked_keys:
             for broker in self._well(key):
                 self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
                 self._check_disk(broker, key)
@@ -638,6 +655,8 @@ def simulate(seed: int, *, traced: bool = False, **options: Unpack[Options]) -> 
         0 if world.edits is None else world.edits.count,
         0 if world.edits is None else world.edits.handed_over,
         0 if world.changes is None else world.changes.count,
+        0 if world.rebirth is None else world.rebirth.count,
+        0 if world.rebirth is None else world.rebirth.grown,
         0 if world.changes is None else world.changes.checks.retained,
         0 if world.changes is None else world.changes.checks.rewritten,
         violation,
