@@ -10,7 +10,8 @@ def catalog_of(view: ClusterView) -> Catalog:
     """All topics of users, with the racks of their replicas if known."""
     racks = {broker_id: info.rack for broker_id, info in view.brokers.items() if info.rack}
     return Catalog.of(
-        *(_topic(topic, racks) for topic in view.topics.values() if not is_internal(topic.name))
+        *(_topic(topic, racks) for topic in view.topics.values() if not is_internal(topic.name)),
+        deleted=frozenset(view.deleted),
     )
 
 

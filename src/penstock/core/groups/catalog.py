@@ -6,7 +6,7 @@ names, ids or partition counts change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.types import TopicId
@@ -29,17 +29,22 @@ class CatalogTopic:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All topics that groups may read. `names` finds a topic's id."""
+    """All topics that groups may read. `names` finds a topic's id; `deleted`: ids of former ones.
+
+    An id that is in none of them may belong to a topic that was created a moment ago.
+    """
 
     topics: Mapping[TopicId, CatalogTopic] = field(default_factory=dict)
     names: Mapping[str, TopicId] = field(default_factory=dict)
+    deleted: Collection[TopicId] = frozenset()
 
     @staticmethod
-    def of(*topics: CatalogTopic) -> Catalog:
+    def of(*topics: CatalogTopic, deleted: Collection[TopicId] = frozenset()) -> Catalog:
         """A catalog of these topics."""
         return Catalog(
             {topic.topic_id: topic for topic in topics},
             {topic.name: topic.topic_id for topic in topics},
+            deleted,
         )
 
 

@@ -23,7 +23,7 @@ from penstock.core.limits import (
     INT32_MAX,
     INT64_MAX,
 )
-from penstock.core.types import ProducerId
+from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = COMMIT_PARTITIONS_MAX
@@ -282,11 +282,17 @@ def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer
 
 
 def resolve(book: Book, where: NamedPartition) -> Part:
-    """The requested partition. Raises ClusterError: unknown topic or partition, wrong id."""
+    """The requested partition.
+
+    Raises ClusterError: UNKNOWN_TOPIC, also for an id of which this broker has not heard yet;
+    TOPIC_ID_MISMATCH for one that was deleted; UNKNOWN_PARTITION.
+    """
     topic_id = book.catalog.names.get(where.topic)
     if topic_id is None:
         raise unknown_topic(where.topic)
     if where.topic_id not in {"", topic_id}:
+        if where.topic_id not in book.catalog.deleted:
+            raise unknown_topic(where.topic, where.topic_id)
         raise ClusterError(
             f"topic {where.topic!r} has id {topic_id}, but the request names "
             f"{where.topic_id[:60]}: it was deleted and created again",
@@ -301,10 +307,11 @@ def resolve(book: Book, where: NamedPartition) -> Part:
     return topic_id, where.partition
 
 
-def unknown_topic(name: str) -> ClusterError:
+def unknown_topic(name: str, topic_id: TopicId | None = None) -> ClusterError:
     """For one that is not there, or is hidden from the caller."""
+    named = f"{name[:60]!r} with id {topic_id[:60]}" if topic_id else repr(name[:60])
     return ClusterError(
-        f"there is no topic {name[:60]!r} that groups can read; check the name",
+        f"there is no topic {named} that groups can read; check the name",
         ErrorCode.UNKNOWN_TOPIC,
     )
 

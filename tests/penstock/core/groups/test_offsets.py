@@ -234,7 +234,8 @@ def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Desk) -> Non
 
 def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
-    desk.feed(c.TopicsChanged(Catalog.of(CatalogTopic("t", TopicId("another"), 4))))
+    another = CatalogTopic("t", TopicId("another"), 4)
+    desk.feed(c.TopicsChanged(Catalog.of(another, deleted={TopicId("id-t")})))
     assert desk.fetch() == {}
     wanted = tuple(
         NamedPartition("t", TopicId(topic_id), 0) for topic_id in ("", "another", "id-t")
@@ -244,6 +245,24 @@ def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Desk) -> None:
     assert found[2].error is not None
     assert found[2].error.code is ErrorCode.TOPIC_ID_MISMATCH
     assert codes(desk.commit({("t", 0): 1})) == [None], "a new topic begins at 0"
+
+
+def test_a_topic_that_this_coordinator_has_not_heard_of_is_asked_for_again(desk: Desk) -> None:
+    """It was made anew a moment ago, and the former one is what this broker knows."""
+    where = NamedPartition("t", TopicId("newer"), 0)
+    [error] = desk.ask(
+        c.CommitRequested(
+            request_id=desk.new_id(),
+            group_id="g",
+            member_id="",
+            member_epoch=-1,
+            instance_id="",
+            offsets=(c.NewOffset(where=where, offset=5),),
+        )
+    ).errors
+    assert error.code is ErrorCode.UNKNOWN_TOPIC
+    assert error.retriable
+    assert "newer" in str(error)
 
 
 def test_a_hidden_topic_is_answered_like_one_that_is_not_there(desk: Desk) -> None:
