@@ -29,6 +29,7 @@ from penstock_sim.coordination import SimCoordination
 from penstock_sim.coordinator import GroupDesk
 from penstock_sim.directory import SimDirectory
 from penstock_sim.disk import SimDisk
+from penstock_sim.rebirth import is_reborn
 from penstock_sim.shell import Shell
 from penstock_sim.transactions import TransactionDesk
 
@@ -315,12 +316,15 @@ class SimBroker:
         replica, shell, rebirth = self.replicas.get(key), self.shell, self.world.rebirth
         if shell is None:
             return
-        refusal: PenstockError | None = None
-        if rebirth is not None and rebirth.has(key):
-            refusal = rebirth.refusal(shell.view, key)
+        refusal: PenstockError | None = shell.refusal()
+        if rebirth is not None and is_reborn(key) and not request.get("transactional_id"):
+            found = rebirth.find(shell.view, key)
+            if isinstance(found, ReplicaKey):
+                replica = self.replicas.get(found)
+            else:
+                refusal = refusal or found
         if replica is None and refusal is None:
             return
-        refusal = refusal or shell.refusal()
         if refusal is not None:
             respond(lc.ProduceReply(request_id=0, base_offset=Offset(-1), error=refusal))
             return

@@ -44,6 +44,7 @@ from penstock_sim.disk_checks import DiskChecks
 from penstock_sim.journal import JournalCounts
 from penstock_sim.moving_checks import MovingChecks
 from penstock_sim.rebirth import NAME as REBORN
+from penstock_sim.rebirth import is_reborn
 from penstock_sim.scheduler import RuleError
 from penstock_sim.unclean import UncleanElections
 
@@ -267,7 +268,7 @@ class Checks:
 
     def _tell(self, key: ReplicaKey, batch: Batch, who: str) -> None:
         """The other checks, of a batch that is committed."""
-        if self.world.rebirth is not None and self.world.rebirth.has(key):
+        if self.world.rebirth is not None and is_reborn(key):
             self.world.rebirth.committed(key, batch)
         if key == OFFSETS_KEY:
             self.world.group_checks.committed(batch)

@@ -19,6 +19,7 @@ from penstock.core.types import Acks, ReplicaKey, Sync, TopicId
 from penstock.errors import ErrorCode, PenstockError
 from penstock_sim.clients import Consumer, Outgoing, Plan, Producer
 from penstock_sim.scheduler import RuleError
+from penstock_sim.visitor import Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,11 +33,17 @@ if TYPE_CHECKING:
 NAME: Final = "again"
 PATIENCE_MS: Final = 700
 """More than a controller's own: without an answer it has ended."""
+_IDS: Final = "00000000-0000-4000-8000-0000000001"
 _FIRST_PRODUCER: Final = 900
 _LOOK_MS: Final = 20
 _PARTITIONS_MAX: Final = 4
 _UNAWARE_MS: Final = 250
 """So long at most a client goes on with a topic that is gone."""
+
+
+def is_reborn(key: ReplicaKey) -> bool:
+    """It is a partition of the name, whenever."""
+    return key.topic_id.startswith(_IDS)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +54,8 @@ class Life:
     topic_id: TopicId
     epoch: int = 0
     partitions: int = 0
+    wanted: int = 0
+    """So many partitions were requested, and nobody has answered; 0: nothing was."""
     is_certain: bool = False
     """Its creation was answered."""
     is_doomed: bool = False
@@ -110,37 +119,34 @@ class Rebirth:
         self.world = world
         self._random = world.scheduler.generator("rebirth")
         self._pace_ms = self._random.choice((60, 150, 400))
-        self._lives: list[Life] = []
+        self.lives: list[Life] = []
         self._waiting = 0
         """The number of the request under way; 0: none is."""
         self.grown = 0
+        self.visitor: Visitor | None = None
 
     # ------------------------------------------------------------ what there is
 
     @property
     def keys(self) -> list[ReplicaKey]:
         """Partitions of the topic that is stored, if one is."""
-        return self._lives[-1].keys if self._lives else []
+        return self.lives[-1].keys if self.lives else []
 
     @property
     def count(self) -> int:
         """How many topics there were."""
-        return sum(life.partitions > 0 for life in self._lives)
-
-    def has(self, key: ReplicaKey) -> bool:
-        """It is a partition of the name, now or before."""
-        return any(life.topic_id == key.topic_id for life in self._lives)
+        return sum(life.partitions > 0 for life in self.lives)
 
     def is_gone(self, topic_id: TopicId) -> bool:
         """It was deleted."""
-        return any(life.is_gone for life in self._lives if life.topic_id == topic_id)
+        return any(life.is_gone for life in self.lives if life.topic_id == topic_id)
 
     def stored(self, topic: TopicDocument) -> None:
         """The store, or a journal that counts, has this topic of the name."""
-        life = self._lives[-1]
+        life = self.lives[-1]
         if topic.topic_id != life.topic_id:
             raise RuleError(f"I21: nobody has created {topic.name} as {topic.topic_id}")
-        for former in self._lives[:-1]:
+        for former in self.lives[:-1]:
             if former.partitions and not former.is_gone:
                 self.removed(former)  # both in one write
         before, life.partitions = life.partitions, len(topic.partitions)
@@ -152,7 +158,7 @@ class Rebirth:
 
     def removed(self, life: Life | None = None) -> None:
         """Its document is gone."""
-        life = life or self._lives[-1]
+        life = life or self.lives[-1]
         if life.is_gone or not life.partitions:
             return
         if life.is_certain and not life.is_doomed:
@@ -170,7 +176,7 @@ class Rebirth:
 
     def adopted(self, controller_epoch: int, topics: Iterable[TopicDocument]) -> None:
         """A controller decides on these: while brokers keep a journal, the store may be behind."""
-        life = self._lives[-1] if self._lives else None
+        life = self.lives[-1] if self.lives else None
         if life is None or life.is_gone or not life.partitions:
             return
         if any(topic.topic_id == life.topic_id for topic in topics):
@@ -201,52 +207,57 @@ class Rebirth:
         consumer.start()
 
     @staticmethod
-    def refusal(view: ClusterView, key: ReplicaKey) -> PenstockError | None:
-        """As a broker's services answer a request that names the topic and its id."""
+    def find(view: ClusterView, key: ReplicaKey) -> ReplicaKey | PenstockError:
+        """As a broker's services take a request that names the topic and its id."""
         try:
-            view.partition(NAME, key.topic_id, key.partition)
+            topic, _ = view.partition(NAME, key.topic_id, key.partition)
         except PenstockError as error:
             return error
-        return None
+        return ReplicaKey(topic.topic_id, key.partition)
 
     def committed(self, key: ReplicaKey, batch: Batch) -> None:
         """Each batch is one of this life's clients'."""
-        if key.topic_id != self._lives[-1].topic_id or batch.header.is_control:
+        if batch.header.is_control or batch.header.is_transactional:
             return
         value = next(iter(decode_batch(batch).values())) or b""
         name = value.split(b":")[0]
-        if not name.endswith(b".%d" % self._lives[-1].number):
-            raise RuleError(f"I21: {value!r} is in {key}, which is life {self._lives[-1].number}")
+        [life] = [one for one in self.lives if one.topic_id == key.topic_id]
+        if not name.endswith(b".%d" % life.number):
+            raise RuleError(f"I21: {value!r} is in {key}, which is life {life.number}")
 
     # ------------------------------------------------------------ the administrator
 
     def start(self) -> None:
         """Creates the topic for the first time."""
-        self._lives.append(self._new_life())
+        if self.world.groups is not None:
+            self.visitor = Visitor(self, NAME)
+        self.lives.append(self._new_life())
         self._create()
+        if self.visitor is not None:
+            self.visitor.start()
         self.world.scheduler.at_pace(self._random, self._pace_ms, self._act)
 
     def _new_life(self) -> Life:
-        number = len(self._lives) + 1
-        return Life(number, TopicId(f"00000000-0000-4000-8000-{100 + number:012d}"))
+        number = len(self.lives) + 1
+        return Life(number, TopicId(f"{_IDS}{number:02d}"))
 
     def _act(self) -> None:
-        life, chance = self._lives[-1], self._random
+        life, chance = self.lives[-1], self._random
         if not self._waiting:
             if life.is_gone:
                 life = self._new_life()
-                self._lives.append(life)
+                self.lives.append(life)
             if not life.is_certain:
                 self._create()
             elif life.is_doomed or (self.world.chaotic and chance.random() < 0.5):
                 self._delete(life)
-            elif self.world.chaotic and life.partitions < _PARTITIONS_MAX:
+            elif life.wanted or (self.world.chaotic and life.partitions < _PARTITIONS_MAX):
                 self._grow(life)
-        hurry = not life.is_certain or life.is_doomed
+        hurry = not life.is_certain or life.is_doomed or life.wanted
         self.world.scheduler.at_pace(chance, _LOOK_MS if hurry else self._pace_ms, self._act)
 
     def _create(self) -> None:
-        life, layout = self._lives[-1], self.world.layout
+        life, layout = self.lives[-1], self.world.layout
         topic = cc.NewTopic(
             name=NAME,
             topic_id=life.topic_id,
@@ -272,15 +283,23 @@ class Rebirth:
         self._ask(request, number, lambda _answer: None)
 
     def _grow(self, life: Life) -> None:
+        """Once a controller has answered, the next ones know of it."""
         number = self.world.next_request()
+        life.wanted = life.wanted or life.partitions + 1
         request = cc.CreatePartitions(
             request_id=number,
             cluster_id=self.world.cluster_id,
             topic=NAME,
-            partitions=life.partitions + 1,
+            partitions=life.wanted,
         )
-        self.grown += 1
-        self._ask(request, number, lambda _answer: None)
+
+        def grown(answer: object) -> None:
+            has_it = isinstance(answer, PenstockError) and not answer.retriable
+            if has_it or isinstance(answer, cc.Done):
+                self.grown += 1
+                life.wanted = 0
+
+        self._ask(request, number, grown)
 
     def _ask(self, request: Any, number: int, heard: Callable[[object], None]) -> None:
         active = [one for one in self.world.controllers.values() if one.active]
@@ -304,10 +323,10 @@ class Rebirth:
 
     def unsettled(self) -> str:
         """What is not as it must be once all is healed; "": all is."""
-        life = self._lives[-1]
-        if not life.is_certain or life.is_doomed or not life.partitions or self._waiting:
+        life = self.lives[-1]
+        if not life.is_certain or life.is_doomed or life.wanted or self._waiting:
             return f"topic {NAME} has yet to be made anew: {life}"
-        formers = {one.topic_id for one in self._lives[:-1]}
+        formers = {one.topic_id for one in self.lives[:-1]}
         for broker in self.world.brokers.values():
             left = [key for key in broker.disk.slots() if key.topic_id in formers]
             if left:

@@ -44,7 +44,7 @@ _COUNTS: Final = {
     "handed_over": "controllers that handed over",
     "changes": "changes of settings",
     "lives": "topics of one name",
-    "grown": "requests for a partition",
+    "grown": "partitions added",
     "retained": "batches retention removed",
     "compacted": "rewrites",
 }

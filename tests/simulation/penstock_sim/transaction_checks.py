@@ -303,7 +303,8 @@ class TransactionChecks:
 
     def unsettled(self) -> str:
         """Why a transaction has not ended everywhere; "" = all have."""
-        for key in self.world.data_keys:
+        reborn = [] if self.world.rebirth is None else self.world.rebirth.keys
+        for key in (*self.world.data_keys, *reborn):
             if self.view(key).open and not self.void:
                 return f"{key} has open transactions: {self.view(key).open}"
             for broker in self.world.members(key):

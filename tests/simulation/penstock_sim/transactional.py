@@ -30,6 +30,7 @@ from penstock_sim.batches import sealed
 from penstock_sim.compaction import some_keys, some_values
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.process import Process
+from penstock_sim.rebirth import is_reborn
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import TRANSACTIONS_KEY
 
@@ -56,13 +57,17 @@ class Transaction:
     @property
     def payloads(self) -> set[bytes]:
         """The payloads that can be read in the end."""
-        lanes = [lane for key, lane in self.lanes.items() if key != SHORT_LIVED_KEY]
+        lanes = [lane for key, lane in self.lanes.items() if not _may_go(key)]
         return {batch.payload for lane in lanes for batch in lane}
 
     @property
     def is_readable(self) -> bool:
         """All of it can be read."""
-        return SHORT_LIVED_KEY not in self.lanes
+        return not any(map(_may_go, self.lanes))
+
+
+def _may_go(key: ReplicaKey) -> bool:
+    return key == SHORT_LIVED_KEY or is_reborn(key)
 
 
 class Transactor(Process):
@@ -155,8 +160,8 @@ class Transactor(Process):
 
     def _new_transaction(self, who: Who) -> Transaction:
         chance = self.world.scheduler.random
-        count = min(chance.choice((1, 2, 2, 3)), len(self.world.written_keys))
-        keys = chance.sample(self.world.written_keys, count)
+        count = min(chance.choice((1, 2, 2, 3)), len(self.world.joined_keys))
+        keys = chance.sample(self.world.joined_keys, count)
         amounts = [chance.randrange(1, 100) for _ in keys[1:]]
         lanes = {
             key: self._lane(who, key, amount)

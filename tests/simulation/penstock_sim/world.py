@@ -275,6 +275,12 @@ class World:
         return [*self.written_keys, *offsets, *decisions]
 
     @property
+    def joined_keys(self) -> list[ReplicaKey]:
+        """Those that a transaction may write to now."""
+        reborn = [] if self.rebirth is None else self.rebirth.keys
+        return [*self.written_keys, *reborn]
+
+    @property
     def checked_keys(self) -> list[ReplicaKey]:
         """And those of a topic that is deleted and made anew, if it is there."""
         return self.all_keys if self.rebirth is None else [*self.all_keys, *self.rebirth.keys]
