@@ -11,6 +11,7 @@ PAUSE_SEEDS ?= 100
 EDIT_SEEDS ?= 60
 BLACKOUT_SEEDS ?= 100
 UNCLEAN_SEEDS ?= 60
+CHANGE_SEEDS ?= 60
 FRESH_SECONDS ?= 60
 KEPT ?= --kept
 ROUNDS ?= 20
@@ -57,7 +58,7 @@ unit: setup  ## Unit, contract and process-level tests; the house style's are pa
 scenarios: setup  ## Bank, pipe, ring and random harm under kills, minutes each; ROUNDS=20
 	PENSTOCK_HARM_ROUNDS=$(ROUNDS) $(BIN)/pytest -rP tests/scenarios/test_bank.py tests/scenarios/test_pipe.py tests/scenarios/test_ring.py tests/scenarios/test_bad_days.py::test_random_harm
 
-sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 DAMAGE_SEEDS=200 DRAIN_SEEDS=100 PAUSE_SEEDS=100 EDIT_SEEDS=60 BLACKOUT_SEEDS=100 UNCLEAN_SEEDS=60 FRESH_SECONDS=60
+sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 DAMAGE_SEEDS=200 DRAIN_SEEDS=100 PAUSE_SEEDS=100 EDIT_SEEDS=60 BLACKOUT_SEEDS=100 UNCLEAN_SEEDS=60 CHANGE_SEEDS=60 FRESH_SECONDS=60
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --seeds $(SEEDS) $(KEPT) --fresh-seconds $(FRESH_SECONDS)
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --damage --seeds $(DAMAGE_SEEDS) --fresh-seconds $(FRESH_SECONDS)
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --drains --seeds $(DRAIN_SEEDS) --fresh-seconds $(FRESH_SECONDS)
@@ -65,6 +66,7 @@ sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 D
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --edits --seeds $(EDIT_SEEDS) --fresh-seconds $(FRESH_SECONDS)
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --blackouts --seeds $(BLACKOUT_SEEDS) --fresh-seconds $(FRESH_SECONDS)
 	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --unclean --seeds $(UNCLEAN_SEEDS) --fresh-seconds $(FRESH_SECONDS)
+	$(MEANWHILE) $(BIN)/python tests/simulation/run.py --changes --seeds $(CHANGE_SEEDS) --fresh-seconds $(FRESH_SECONDS)
 
 mutate: setup  ## Change the product a little, see whether tests notice; PATHS=… SAMPLE=n SEED=k WORKERS=n
 	@$(BIN)/python -m tools.mutation $(PATHS) $(addprefix --sample=,$(SAMPLE)) $(addprefix --seed=,$(SEED)) $(addprefix --workers=,$(WORKERS)) $(addprefix --report=,$(REPORT)) $(addprefix --again=,$(AGAIN)) $(if $(LIST),--list)

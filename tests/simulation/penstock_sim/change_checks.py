@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Removal:
+class Removal:
     """A batch that retention wants to remove, and how many bytes remain without it."""
 
     end: Offset
@@ -46,7 +46,7 @@ class ChangeChecks:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._removals: dict[tuple[int, ReplicaKey], tuple[_Removal, ...]] = {}
+        self._removals: dict[tuple[int, ReplicaKey], tuple[Removal, ...]] = {}
         """What the last look of retention wants to remove, by broker."""
         self._passes: dict[tuple[int, ReplicaKey], Pass] = {}
         """The last of each broker and partition."""
@@ -60,7 +60,7 @@ class ChangeChecks:
         for batch in batches:
             left_bytes -= batch.size_bytes
             newest_ms = batch.header.effective_max_timestamp_ms
-            found.append(_Removal(batch.next_offset, newest_ms, left_bytes))
+            found.append(Removal(batch.next_offset, newest_ms, left_bytes))
         self._removals[int(broker.id), key] = tuple(found)
 
     def moves_start(self, broker: SimBroker, replica: Replica, log_start: Offset) -> None:

@@ -44,7 +44,7 @@ HIBERNATION_IN: Final = (5, 12, 14, 47)
 """By the remainder of 48, a cluster is put to sleep and woken: alone, with groups, with
 transactions, with journals. Only where a test wants nothing in particular."""
 REBIRTH_IN: Final = (0, 3)
-"""In half of the seeds with changes, by their remainder of 4, a topic is deleted and made anew."""
+"""In half of the seeds with changes, by their remainder of 4, a topic is deleted, created again."""
 _ALONE: Final = (
     "groups",
     "transactions",
@@ -70,7 +70,7 @@ class Options(TypedDict, total=False):
     `blackouts`: all brokers lose power at once in every history, whatever is in it. `unclean`:
     topics of producers allow unclean elections, those of coordinators in half of the histories, and
     their brokers lose more than is promised to be survived. `changes`: settings of the topic of
-    producers change, and another one is deleted and made anew.
+    producers change, and another one is deleted and created again.
     `hibernation`: by the seed only if there is no other option. The others: whether it is in the
     history, see the constants above.
     """

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_blackouts import BLACKOUT_BUGS, UNCLEAN_BUGS
+from penstock_sim.planted_changes import CHANGE_BUGS
 from penstock_sim.planted_compaction import COMPACTION_BUGS, COPY_BUGS
 from penstock_sim.planted_controllers import (
     CONTROLLER_BUGS,
@@ -267,6 +268,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *(
         PlantedBug("blackouts", name, plant, 500, {"blackouts": True, **options}, found_by)
         for name, (plant, options, found_by) in BLACKOUT_BUGS.items()
+    ),
+    *(
+        PlantedBug("changes", name, plant, 500, {"changes": True, **options}, found_by)
+        for name, (plant, options, found_by) in CHANGE_BUGS.items()
     ),
     *_all_faults("unclean", UNCLEAN_BUGS, 500, {"unclean": True}, ("I4", "I24")),
 )

@@ -66,7 +66,7 @@ class Identifying:
     def _ask(self) -> None:
         world = self._world
         self._attempt += 1
-        attempt, node = self._attempt, _CLIENT_NODE + int(self._name[1:])
+        attempt, node = self._attempt, _CLIENT_NODE + int(self._name[1:].partition(".")[0])
         broker = world.scheduler.random.choice(list(world.brokers.values()))
         known = self._foreign() or self._known
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew under its name, and that is given more partitions.
+"""A topic that is deleted and created again under its name, and that is given more partitions.
 
     created ─▶ clients ─▶ more partitions ─▶ deleted ─▶ created with another id ─▶ other clients
 
@@ -109,7 +109,7 @@ class LivingConsumer(Consumer):
     def _poll(self) -> None:
         assert self.life is not None
         if not self.life.is_gone:
-            super(LivingConsumer, self)._poll()  # the class is made anew by `slots`
+            super(LivingConsumer, self)._poll()  # the class is created again by `slots`
 
 
 class Rebirth:
@@ -325,7 +325,7 @@ class Rebirth:
         """What is not as it must be once all is healed; "": all is."""
         life = self.lives[-1]
         if not life.is_certain or life.is_doomed or life.wanted or self._waiting:
-            return f"topic {NAME} has yet to be made anew: {life}"
+            return f"topic {NAME} has yet to be created again: {life}"
         formers = {one.topic_id for one in self.lives[:-1]}
         for broker in self.world.brokers.values():
             left = [key for key in broker.disk.slots() if key.topic_id in formers]

@@ -1,4 +1,4 @@
-"""A consumer without membership that commits offsets of a topic which is made anew (I18, I24).
+"""A consumer without membership that commits offsets of a topic which is created again (I18, I24).
 
     commit of a life's partition ─▶ coordinator ─▶ answer      fetch by the name alone ─▶ offsets
 

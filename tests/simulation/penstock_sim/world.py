@@ -282,7 +282,7 @@ class World:
 
     @property
     def checked_keys(self) -> list[ReplicaKey]:
-        """And those of a topic that is deleted and made anew, if it is there."""
+        """And those of a topic that is deleted and created again, if it is there."""
         return self.all_keys if self.rebirth is None else [*self.all_keys, *self.rebirth.keys]
 
     @property

@@ -1,0 +1,59 @@
+"""Topics that change: their settings, their number of partitions, and the topic behind a name.
+
+Planted bugs: `test_simulation`.
+"""
+
+import pytest
+
+from penstock.core.topic import CleanupPolicy, TopicConfig
+from penstock.core.types import Offset
+from penstock_sim.change_checks import Removal
+from penstock_sim.changes import Settings
+from penstock_sim.scheduler import RuleError
+from penstock_sim.world import World, simulate
+
+SEEDS = 16
+
+
+def test_topics_change_and_brokers_go_by_that() -> None:
+    histories = [simulate(seed, changes=True) for seed in range(SEEDS)]
+    for history in histories:
+        assert history.violation is None, (history.seed, history.violation)
+    assert sum(history.changes for history in histories) > 80
+    assert sum(history.retained for history in histories) > 500
+    assert sum(history.compacted for history in histories) > 50
+    assert sum(history.lives for history in histories) > 20
+    assert sum(history.grown for history in histories) > 5
+
+
+def test_everything_is_in_histories_with_changes() -> None:
+    worlds = [World(seed, changes=True) for seed in range(24)]
+    assert sum(world.rebirth is not None for world in worlds) == 12
+    assert sum(world.compacts for world in worlds) == 16
+    assert sum(world.groups is not None and world.rebirth is not None for world in worlds) >= 4
+    assert sum(world.compacts and world.transactions is not None for world in worlds) >= 6
+    assert not any(world.blackout for world in worlds)
+
+
+def test_a_setting_is_what_was_answered_last() -> None:
+    settings = Settings({"retention.ms": "1"})
+    settings.asked({"retention.ms": "2"})
+    settings.check({"retention.ms": "1"}, "t")
+    settings.check({"retention.ms": "2"}, "t")
+    settings.accepted({"retention.ms": "2"})
+    with pytest.raises(RuleError, match=r"I21: retention\.ms of t is 1"):
+        settings.check({"retention.ms": "1"}, "t")
+    before = settings.values
+    settings.asked({"cleanup.policy": "compact"})
+    settings.refused(before)
+    with pytest.raises(RuleError, match=r"I21: cleanup\.policy of t is compact"):
+        settings.check({"retention.ms": "2", "cleanup.policy": "compact"}, "t")
+
+
+def test_retention_may_remove_what_is_old_or_too_much() -> None:
+    removal = Removal(Offset(5), newest_ms=100, left_bytes=400)
+    keeps = TopicConfig(cleanup_policy=CleanupPolicy.DELETE, retention_ms=50, retention_bytes=500)
+    assert not removal.is_due(keeps, 150)
+    assert removal.is_due(keeps, 151)
+    assert removal.is_due(TopicConfig(retention_ms=-1, retention_bytes=400), 100)
+    assert not removal.is_due(TopicConfig(retention_ms=-1), 10**9)
