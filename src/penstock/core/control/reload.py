@@ -71,8 +71,10 @@ def adopt_loaded(event: Loaded, memory: Stored, config: ControlConfig) -> Draft 
         else:
             _put_back(draft, known, "was changed by hand or restored from an older state")
     for name, topic in memory.topics.items():
-        if name not in draft.base.topics and topic.topic_id not in deleted:
-            _put_back(draft, topic, "vanished")
+        found = draft.base.topics.get(name)
+        if topic.topic_id in deleted or (found is not None and found.topic_id not in deleted):
+            continue
+        _put_back(draft, topic, "vanished" if found is None else "was replaced by a former topic")
     return draft
 
 

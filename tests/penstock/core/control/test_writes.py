@@ -241,6 +241,22 @@ def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: 
     assert three.state() == (2, 3, (2,))
 
 
+def test_a_former_topics_document_applied_by_hand_does_not_end_the_one_of_its_name(
+    pair: World,
+) -> None:
+    key = topic_key("kept")
+    pair.create("kept", replication_factor=2)
+    former = pair.documents.texts[key][0]
+    pair.ask(c.DeleteTopics, topics=(("kept", pair.topic("kept").topic_id),))
+    pair.create("kept", replication_factor=2)
+    topic_id = pair.topic("kept").topic_id
+    assert topic_id != decode_topic(former, "").topic_id
+    pair.documents.texts[key] = (former, "by hand")
+    pair.step(seen(pair))
+    assert pair.topic("kept").topic_id == topic_id
+    assert decode_topic(pair.documents.texts[key][0], "").topic_id == topic_id
+
+
 def seen(world: World) -> c.StoreSeen:
     """What is in the store, as its controller would hear now."""
     versions = {key: version for key, (_, version) in world.documents.texts.items()}
