@@ -12,7 +12,7 @@ from penstock_sim.changes import Settings
 from penstock_sim.scheduler import RuleError
 from penstock_sim.world import World, simulate
 
-SEEDS = 16
+SEEDS = 12
 
 
 def test_topics_change_and_brokers_go_by_that() -> None:

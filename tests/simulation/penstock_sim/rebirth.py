@@ -54,6 +54,8 @@ class Life:
     topic_id: TopicId
     epoch: int = 0
     partitions: int = 0
+    served: int = 0
+    """So many have clients: a journal may take back one that nobody was told of."""
     wanted: int = 0
     """So many partitions were requested, and nobody has answered; 0: nothing was."""
     is_certain: bool = False
@@ -149,9 +151,10 @@ class Rebirth:
         for former in self.lives[:-1]:
             if former.partitions and not former.is_gone:
                 self.removed(former)  # both in one write
-        before, life.partitions = life.partitions, len(topic.partitions)
+        life.partitions = len(topic.partitions)
         life.epoch = life.epoch or int(topic.controller_epoch)
         self.world.names[topic.topic_id] = NAME
+        before, life.served = life.served, max(life.served, life.partitions)
         for index in range(before, life.partitions):
             delay_ms = self._random.uniform(0, 40)
             self.world.scheduler.after(delay_ms, self._start_clients, life, index)
