@@ -138,6 +138,29 @@ async def test_a_log_is_dropped_only_when_the_newest_mark_is_confirmed() -> None
         assert world.replicas.damage.rebuilt == set()
 
 
+async def test_whoever_has_become_sound_is_asked_again_before_a_log_is_dropped() -> None:
+    async with mended(**FOLLOWS) as world:
+        before = world.replica
+        world.disk.lost = {3}
+        world.found()
+        await until(lambda: KEY in world.replicas.damage.given_up, "nobody has it")
+        world.replicas.damage.confirmed[KEY] = 3
+        world.others.asked.clear()
+
+        async def becomes_sound() -> None:
+            """Broker 1, whose loss is accepted once it has said that it has nothing."""
+            if len(world.others.asked) == 4:  # two brokers, the batch and the empty one
+                world.others.has[1] = {3: emptied(BATCHES[3].header)}
+                await world.image(3, **FOLLOWS, damaged=[0], leader_epoch=2)
+
+        world.others.meanwhile = becomes_sound
+        world.mending.changed()
+        await until(world.is_back, "it is mended, and open again")
+        assert world.mending.rebuilt_replicas == 0
+        assert world.replica.slot == before.slot
+        assert world.replica.marks.log_end_offset == 20
+
+
 async def test_a_log_is_not_dropped_if_it_leads_by_the_time_that_it_may_be() -> None:
     """Something else changes replicas first, and the leader is lost meanwhile."""
     async with mended(**FOLLOWS) as world:

@@ -128,13 +128,16 @@ class Mending:
 
     async def _treat(self, replica: Replica) -> None:
         """Does what can be done for it now. Raises PenstockError: the rest has to wait."""
-        case = self._cases.get(replica.key)
+        case, could_rebuild = self._cases.get(replica.key), self._may_rebuild(replica)
         if case is None or case.replica is not replica:
             try:
                 case = self._cases[replica.key] = await self._read_all(replica)
             finally:
                 self._reading = None
         else:
+            await self._try_again(case)
+        if not could_rebuild and self._may_rebuild(replica):
+            # Somebody has become sound since: it may have been asked before, and have it now.
             await self._try_again(case)
         if case.hopeless or case.lost:
             await self._rebuild(case)
