@@ -5,6 +5,7 @@ import shutil
 import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 
 import pytest
 from support.cluster import PATIENT, Cluster
@@ -281,12 +282,14 @@ def test_what_is_young_is_not_compacted_and_deleting_goes_on(make_cluster: MakeC
             for topic in ("young", "both", "kept"):
                 wire.produce(topic, keyed([(b"%d" % (n // 2), b"v" * 50)]))
         wait_records(wire, "kept", 10)
-        for n in range(10):  # More than may stay, whether their batches were merged before or not.
-            wire.produce("both", keyed([(b"new %d" % n, b"v" * 50)]))
-        wait_until(
-            lambda: wire.offsets("both", earliest=pb.Earliest()).offset >= 20,
-            what="the oldest values are deleted",
-        )
+        newer = count()
+
+        def oldest_deleted() -> bool:
+            """More comes than may stay. What was merged into one batch goes once others follow."""
+            wire.produce("both", keyed([(b"new %d" % next(newer), b"v" * 50)]))
+            return wire.offsets("both", earliest=pb.Earliest()).offset >= 20
+
+        wait_until(oldest_deleted, what="the oldest values are deleted")
         assert len(records(wire, "young")) == 20
         assert wire.offsets("kept", earliest=pb.Earliest()).offset == 0
 

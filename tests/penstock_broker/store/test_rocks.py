@@ -717,7 +717,8 @@ def test_a_topic_that_is_kept_does_not_pin_what_others_wrote_beside_it(path: Pat
             store.write([write], sync=False)
             store.reclaim()
             pinned.append(store.load().garbage_bytes)
-    assert max(pinned) >= 8 * options.write_buffer_bytes, "it is let grow to this"
+    # It is let grow to eight buffers, less what a compaction collects that the store began itself.
+    assert max(pinned) >= 4 * options.write_buffer_bytes
     needed = store.size_bytes(short) + store.size_bytes(long)
     limit = 3 * (needed + 8 * options.write_buffer_bytes)
     assert 3 * limit < 120 * 8 * 32_000, "or nothing would be shown"
