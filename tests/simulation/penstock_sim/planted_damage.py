@@ -75,6 +75,13 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
                 "if self._isr.state.version > former_version + 1:",
                 "if False:",
             ),
+            # Whoever is asked once more has what is missing, and hardly a log begins anew.
+            in_text(
+                Mending,
+                "_treat",
+                "if not could_rebuild and self._may_rebuild(replica):",
+                "if False:",
+            ),
         ),
         ("I5", "I7", "I33"),
     ),
