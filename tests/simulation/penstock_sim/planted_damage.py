@@ -75,7 +75,7 @@ DAMAGE_BUGS: Final[dict[str, tuple[Callable[[Any], None], tuple[str, ...]]]] = {
                 "if self._isr.state.version > former_version + 1:",
                 "if False:",
             ),
-            # Whoever is asked once more has what is missing, and hardly a log begins anew.
+            # Whoever is asked once more has what is missing, and hardly a log is copied again.
             in_text(
                 Mending,
                 "_treat",
