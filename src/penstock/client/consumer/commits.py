@@ -179,7 +179,10 @@ class Committer:
         except (PenstockError, TimeoutError) as error:
             then = "the next one covers it"
             if isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
-                then = "and the next ones do, until this consumer reaches the committed offset"
+                then = (
+                    "and the next ones may, until this consumer has passed the committed offset, "
+                    "or seeks to it"
+                )
             _log.warning(
                 "group %s: automatic commit failed, %s: %s",
                 self._coordinator.group_id,
