@@ -17,6 +17,7 @@ from penstock.core.control import contract as cc
 from penstock.core.records import decode_batch
 from penstock.core.types import Acks, ReplicaKey, Sync, TopicId
 from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.changes import PATIENCE_MS
 from penstock_sim.clients import Consumer, Outgoing, Plan, Producer
 from penstock_sim.scheduler import RuleError
 from penstock_sim.visitor import Visitor
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 NAME: Final = "again"
-PATIENCE_MS: Final = 700
-"""More than a controller's own: without an answer it has ended."""
 _IDS: Final = "00000000-0000-4000-8000-0000000001"
 _FIRST_PRODUCER: Final = 900
 _LOOK_MS: Final = 20
