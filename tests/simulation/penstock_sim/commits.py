@@ -86,28 +86,39 @@ class Commits:
         plan = self._member.plan
         member_id, epoch = self._member.member_id, self._member.membership.member_epoch
         topic_id = self._world.group_checks.catalog.names[plan.topic]
-        offsets = self._assignment.still_in_epoch(offsets)
-        new = tuple(
-            gc.NewOffset(
-                where=NamedPartition(where.topic, topic_id, where.partition),
-                offset=offset.offset,
-                leader_epoch=offset.leader_epoch,
-                rewind_epoch=offset.rewind_epoch,
+        sent: Offsets = offsets
+
+        def request(number: int) -> gc.CommitRequested:
+            nonlocal sent
+            sent = self._assignment.still_in_epoch(offsets)
+            return gc.CommitRequested(
+                request_id=number,
+                group_id=plan.group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                instance_id=plan.instance_id,
+                offsets=tuple(
+                    gc.NewOffset(
+                        where=NamedPartition(where.topic, topic_id, where.partition),
+                        offset=offset.offset,
+                        leader_epoch=offset.leader_epoch,
+                        rewind_epoch=offset.rewind_epoch,
+                    )
+                    for where, offset in sent.items()
+                ),
             )
-            for where, offset in offsets.items()
-        )
 
         def stored(answer: Any) -> None:
-            self._world.scheduler.note(self._member.name, "commits", epoch, new, answer)
+            self._world.scheduler.note(self._member.name, "commits", epoch, sent, answer)
             if isinstance(answer, gc.Committed):
                 behind: dict[TopicPartition, OffsetAndMetadata] = {}
-                for where, error in zip(offsets, answer.errors, strict=True):
+                for where, error in zip(sent, answer.errors, strict=True):
                     if error is None:
-                        self._assignment.committed(where, offsets[where])
+                        self._known(where, sent[where])
                         continue
                     self._member.judge(error)
-                    if error.code is ErrorCode.OFFSET_WENT_BACK and offsets[where].rewind_epoch:
-                        behind[where] = offsets[where]
+                    if error.code is ErrorCode.OFFSET_WENT_BACK and sent[where].rewind_epoch:
+                        behind[where] = sent[where]
                 self._in_newer_epoch(behind, deadline_ms, done)
             elif isinstance(answer, PenstockError) and answer.lost is Lost.MEMBERSHIP:
                 self._refused(answer, epoch, (offsets, deadline_ms, done))
@@ -115,18 +126,7 @@ class Commits:
                 self._member.judge(answer)
                 done()
 
-        self._member.call(
-            lambda number: gc.CommitRequested(
-                request_id=number,
-                group_id=plan.group_id,
-                member_id=member_id,
-                member_epoch=epoch,
-                instance_id=plan.instance_id,
-                offsets=new,
-            ),
-            deadline_ms,
-            stored,
-        )
+        self._member.call(request, deadline_ms, stored)
 
     def _in_newer_epoch(
         self, behind: Offsets, deadline_ms: float, done: Callable[[], None]
@@ -145,10 +145,7 @@ class Commits:
                 if committed.rewind_epoch <= behind[where].rewind_epoch:
                     continue
                 there = OffsetAndMetadata(committed.offset, rewind_epoch=committed.rewind_epoch)
-                if not self._assignment.goes_on_from(where, there):
-                    continue
-                self._adopted(where, there)
-                if behind[where].offset >= committed.offset:
+                if self._known(where, there) and behind[where].offset >= committed.offset:
                     newer[where] = replace(behind[where], rewind_epoch=committed.rewind_epoch)
             if newer:
                 self._store(newer, deadline_ms, done)
@@ -159,6 +156,16 @@ class Commits:
         self._member.call(
             lambda number: FetchRequested(number, group_id, asked), deadline_ms, found
         )
+
+    def _known(self, where: TopicPartition, committed: OffsetAndMetadata) -> bool:
+        """As `Assignment.committed`, which it asks."""
+        if where not in self._assignment.states:
+            return False
+        before = self._assignment.progress(where).rewind_epoch
+        counts = self._assignment.committed(where, committed)
+        if self._assignment.progress(where).rewind_epoch > before:
+            self._adopted(where, committed)
+        return counts
 
     def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:
         """After a stale epoch, waits for the newer one; without one, the process is no longer a

@@ -334,21 +334,23 @@ class Assignment:
         """A commit would move something."""
         return bool(self.to_commit(only_done=False))
 
-    def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> None:
-        """The cluster has stored a commit, with its metadata."""
-        progress = self._progress.get(where)
-        if progress is not None and commit.order >= progress.known:
-            progress.committed = commit
-            progress.rewind_epoch = max(progress.rewind_epoch, commit.rewind_epoch)
+    def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> bool:
+        """The cluster has stored a commit, with its metadata.
 
-    def goes_on_from(self, where: TopicPartition, committed: OffsetAndMetadata) -> bool:
-        """Whether this consumer continues what was committed in a later rewind epoch than it knew:
-        it began there, or before. From now on, it commits in that epoch. Elsewhere, a commit would
-        undo that a reader went back."""
+        Its rewind epoch may be later than this consumer's: it took the commit for lost, or a former
+        owner made it. Then it counts, and this consumer commits in that epoch from now on, if it
+        began there, or before. Elsewhere, its commits would undo that a reader went back. Returns
+        whether it commits in that epoch, or in a later one.
+        """
         progress = self._progress.get(where)
-        if progress is None or progress.began is None or progress.began > committed.offset:
+        if progress is None:
             return False
-        self.committed(where, committed)
+        if commit.rewind_epoch > progress.rewind_epoch:
+            if progress.began is None or progress.began > commit.offset:
+                return False
+            progress.rewind_epoch = commit.rewind_epoch
+        if commit.order >= progress.known:
+            progress.committed = commit
         return True
 
     def first_error(self, *, in_group: bool) -> PenstockError | None:

@@ -293,16 +293,20 @@ class Committer:
     async def _ask(self, offsets: Offsets, deadline: float) -> dict[TopicPartition, PenstockError]:
         """The partitions that were refused, and why. Raises PenstockError if all were."""
         while True:
-            identity = self._member.identity()
-            offsets = self._assignment.still_in_epoch(offsets)
-            request = pb.CommitOffsetsRequest(
-                group_id=self._coordinator.group_id,
-                member_id=identity.member_id,
-                member_epoch=identity.member_epoch,
-                instance_id=self._config.group_instance_id if identity.member_id else "",
-                partitions=commit_to_wire(offsets, self._topic_id),
-            )
+            identity, sent = self._member.identity(), offsets
             left_s = max(deadline - monotonic(), 0.1)
+
+            def request(identity: MemberIdentity = identity) -> pb.CommitOffsetsRequest:
+                nonlocal sent  # a partition may leave and come back between two attempts
+                sent = self._assignment.still_in_epoch(offsets)
+                return pb.CommitOffsetsRequest(
+                    group_id=self._coordinator.group_id,
+                    member_id=identity.member_id,
+                    member_epoch=identity.member_epoch,
+                    instance_id=self._config.group_instance_id if identity.member_id else "",
+                    partitions=commit_to_wire(sent, self._topic_id),
+                )
+
             try:
                 answer = await self._coordinator.commit(request, left_s)
             except PenstockError as error:
@@ -314,8 +318,8 @@ class Committer:
                 if error.lost is Lost.MEMBERSHIP:
                     self._member.fenced(error.code)
                 raise
-            refused = self._note(offsets, answer)
-            newer = await self._in_newer_epoch(offsets, refused) if identity.member_id else {}
+            refused = self._note(sent, answer)
+            newer = await self._in_newer_epoch(sent, refused) if identity.member_id else {}
             if newer:
                 refused = {w: error for w, error in refused.items() if w not in newer}
                 refused |= await self._ask(newer, deadline)
@@ -343,7 +347,7 @@ class Committer:
             epoch = offsets[where].rewind_epoch
             if committed is None or committed.rewind_epoch <= epoch:
                 continue
-            known = self._assignment.goes_on_from(where, committed)
+            known = self._assignment.committed(where, committed)
             if known and offsets[where].offset >= committed.offset:
                 newer[where] = replace(offsets[where], rewind_epoch=committed.rewind_epoch)
         return newer

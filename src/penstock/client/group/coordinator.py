@@ -50,11 +50,12 @@ class GroupCalls(CoordinatorCalls):
         return await self.until_answered(attempt, timeout_s)
 
     async def commit(
-        self, request: pb.CommitOffsetsRequest, timeout_s: float
+        self, make: Callable[[], pb.CommitOffsetsRequest], timeout_s: float
     ) -> pb.CommitOffsetsResponse:
-        """Like `call`, but on a stream; one at a time."""
+        """Like `call`, but on a stream; one at a time. `make`: is called for each attempt."""
 
         async def attempt(connection: Connection, attempt_s: float) -> pb.CommitOffsetsResponse:
+            request = make()
             request.cluster_id = self._cluster.view.cluster_id
             return await self._commits.ask(connection, request, attempt_s)
 

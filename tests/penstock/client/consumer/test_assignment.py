@@ -168,6 +168,22 @@ def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> 
     assert made.in_epoch(decided)[HERE].order == (2, 3), "given by the user after a seek back"
 
 
+def test_a_stored_way_back_counts_for_who_began_there_or_before() -> None:
+    """Of a commit that was stored late, when the partition had left and had come back."""
+    made = assigned(HERE)
+    late = OffsetAndMetadata(8, rewind_epoch=2)
+    assert not made.committed(HERE, late), "nothing was returned yet"
+    made.collect(15)
+    assert made.committed(HERE, late)
+    assert orders(made) == [(2, 15)]
+    made.seek(HERE, 9)
+    assert orders(made) == [(3, 9)]
+    assert not made.committed(HERE, OffsetAndMetadata(8, rewind_epoch=4)), "8 would be skipped"
+    assert orders(made) == [(3, 9)]
+    made.remove(HERE)
+    assert not made.committed(HERE, OffsetAndMetadata(9, rewind_epoch=4))
+
+
 def test_what_is_committed_is_not_committed_again_nor_is_less() -> None:
     made = assigned(HERE)
     made.poll_began()

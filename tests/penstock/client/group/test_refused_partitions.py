@@ -28,7 +28,7 @@ from penstock.core.limits import (
     COMMIT_PARTITIONS_MAX,
 )
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 
@@ -56,6 +56,7 @@ class Coordinator(GroupCalls):
 
     def __init__(self, config: ConsumerConfig) -> None:
         super().__init__(Cluster(("h:1",), config), "g")
+        self._commits = cast("Any", self)
         self.script: Iterator[Refusals | PenstockError] = iter(())
         self.commits: list[dict[TopicPartition, int]] = []
         self.epochs: list[int] = []
@@ -91,7 +92,8 @@ class Coordinator(GroupCalls):
             ]
         )
 
-    async def commit(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> Any:
+    async def ask(self, connection: Any, request: pb.CommitOffsetsRequest, timeout_s: float) -> Any:
+        """Of the stream of commits."""
         sent = {TopicPartition(one.topic, one.partition): one.offset for one in request.partitions}
         self.commits.append(sent)
         self.epochs += [one.rewind_epoch for one in request.partitions]
@@ -277,6 +279,24 @@ async def test_a_member_that_began_behind_what_is_committed_does_not_undo_a_way_
             await here.committer.commit(at(151))
         assert here.coordinator.epochs == [1]
         assert here.committer._assignment.progress(P).rewind_epoch == 1
+
+
+async def test_an_attempt_does_not_go_back_for_a_partition_that_left_after_the_one_before() -> None:
+    """Seed 98433: a seek back, committed while nobody coordinated, was stored after the member had
+    lost the partition with its session, and had begun to read it where the group was."""
+    async with reading_from(2) as here:
+        assignment = here.committer._assignment
+        assignment.seek(P, 1)
+
+        def answers() -> Iterator[PenstockError]:
+            assignment.remove(P)
+            assignment.add(FetchState(P, "id"), OffsetAndMetadata(2, rewind_epoch=1))
+            yield UnreachableError("scripted")
+
+        here.coordinator.script = answers()
+        await here.committer.commit(assignment.to_commit(only_done=False))
+        assert here.coordinator.epochs == [2, 1]
+        assert assignment.progress(P).rewind_epoch == 1
 
 
 async def test_a_consumer_without_membership_asks_nobody() -> None:
