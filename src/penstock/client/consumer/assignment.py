@@ -290,7 +290,10 @@ class Assignment:
             epoch = progress.done_epoch if only_done else progress.epoch
             if offset is not None and progress.is_newer(offset):
                 found[where] = OffsetAndMetadata(
-                    offset, leader_epoch=epoch, rewind_epoch=progress.rewind_epoch
+                    offset,
+                    leader_epoch=epoch,
+                    rewind_epoch=progress.rewind_epoch,
+                    topic_id=progress.state.topic_id,
                 )
         return found
 
@@ -307,27 +310,32 @@ class Assignment:
         return found
 
     def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
-        """Offsets that the user gives, as of the current rewind epochs."""
-        for progress in self._progress.values():
+        """Offsets that the user gives, as of the current rewind epochs and topics."""
+        found = {}
+        for where, offset in offsets.items():
+            progress = self._progress.get(where)
+            if progress is None:
+                found[where] = replace(offset, rewind_epoch=0, topic_id="")
+                continue
             progress.follow_resets()
-        return {
-            where: replace(offset, rewind_epoch=self._epoch(where))
-            for where, offset in offsets.items()
-        }
+            epoch, topic_id = progress.rewind_epoch, progress.state.topic_id
+            found[where] = replace(offset, rewind_epoch=epoch, topic_id=topic_id)
+        return found
 
     def still_in_epoch(self, offsets: Offsets) -> Offsets:
         """What may be sent now of commits that were decided earlier: none goes back for a partition
         that has left this consumer since, or has been rewound to the committed offset."""
         return {
             where: offset
-            if offset.rewind_epoch <= (now := self._epoch(where))
+            if offset.rewind_epoch <= (now := self._epoch(where, offset))
             else replace(offset, rewind_epoch=now)
             for where, offset in offsets.items()
         }
 
-    def _epoch(self, where: TopicPartition) -> int:
+    def _epoch(self, where: TopicPartition, offset: OffsetAndMetadata) -> int:
         progress = self._progress.get(where)
-        return 0 if progress is None else progress.rewind_epoch
+        here = progress is not None and offset.topic_id in ("", progress.state.topic_id)
+        return progress.rewind_epoch if progress is not None and here else 0
 
     @property
     def uncommitted(self) -> bool:
@@ -335,7 +343,8 @@ class Assignment:
         return bool(self.to_commit(only_done=False))
 
     def committed(self, where: TopicPartition, commit: OffsetAndMetadata) -> bool:
-        """The cluster has stored a commit, with its metadata.
+        """The cluster has stored a commit, with its metadata. One of a former topic of this name
+        says nothing.
 
         Its rewind epoch may be later than this consumer's: it took the commit for lost, or a former
         owner made it. Then it counts, and this consumer commits in that epoch from now on, if it
@@ -343,7 +352,7 @@ class Assignment:
         whether it commits in that epoch, or in a later one.
         """
         progress = self._progress.get(where)
-        if progress is None:
+        if progress is None or commit.topic_id not in ("", progress.state.topic_id):
             return False
         if commit.rewind_epoch > progress.rewind_epoch:
             if progress.began is None or progress.began > commit.offset:

@@ -111,6 +111,7 @@ class Committer:
         """
         if not offsets:
             return
+        offsets = self._named(offsets)
         answered: asyncio.Future[PenstockError | None]
         answered = asyncio.get_running_loop().create_future()
 
@@ -141,7 +142,7 @@ class Committer:
         if not offsets:
             done(None)
             return
-        self._queue.add(offsets, self._timeout_s, done)
+        self._queue.add(self._named(offsets), self._timeout_s, done)
         self._go_on()
 
     async def settle(self, timeout_s: float) -> None:
@@ -335,7 +336,7 @@ class Committer:
         for lost was stored, or that of a former owner, after this one had asked where to begin.
         """
         behind = {
-            where: self._topic_id(where)
+            where: offsets[where].topic_id
             for where, error in refused.items()
             if error.code is ErrorCode.OFFSET_WENT_BACK and offsets[where].rewind_epoch
         }
@@ -366,6 +367,14 @@ class Committer:
             seen = error_from_wire(result.error)
             refused[where] = ClusterError(f"{where}: {seen.message}", seen.code)
         return refused
+
+    def _named(self, offsets: Offsets) -> Offsets:
+        """With the topics that they count in, by what is known when they are committed: by the time
+        that they are sent, a topic may have been deleted and created again."""
+        return {
+            where: offset if offset.topic_id else replace(offset, topic_id=self._topic_id(where))
+            for where, offset in offsets.items()
+        }
 
     def _topic_id(self, where: TopicPartition) -> str:
         state = self._assignment.states.get(where)

@@ -69,16 +69,15 @@ class TransactionOffsets:
     async def store(self, scope: Scope, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
         """Returns when the group's coordinator has stored all of them as pending.
 
-        `topic_ids`: of topics that are not assigned. Raises PenstockError: at least one was
-        refused, or there was no answer within `request_timeout_ms`; the others may take effect
-        if the transaction commits, so it must not.
+        `topic_ids`: for offsets of partitions that are not assigned. Raises PenstockError: at least
+        one was refused, or there was no answer within `request_timeout_ms`; the others may take
+        effect if the transaction commits, so it must not.
         """
         states = self._assignment.states
         held = {where: states.get(where) for where in offsets}
-        ids = dict(topic_ids) | {s.where.topic: s.topic_id for s in held.values() if s is not None}
         deadline = monotonic() + self._config.request_timeout_ms / 1000
         for part in in_parts(offsets):
-            await self._store_part(scope, part, held, ids, deadline)
+            await self._store_part(scope, part, held, topic_ids, deadline)
         if not self._never_left(held):
             raise ClusterError(
                 f"partitions of group {self._coordinator.group_id!r} were taken from this member "

@@ -6,7 +6,8 @@
 For each partition, the newest offset is sent: it also answers commits of older ones, because a
 stored offset says that everything before it is done. A commit that goes back behind a waiting one
 is not merged: the coordinator decides on it separately, in turn. The same holds for a commit with a
-different timeout, or one that is not repeated, so that no other commit has to wait for it.
+different timeout, or one that is not repeated, so that no other commit has to wait for it; and for
+one of another topic of the same name.
 """
 
 from collections import deque
@@ -61,7 +62,11 @@ class CommitBatch:
             before = known.get(where)
             if before is None:
                 new += 1
-            elif offset.order < before.order or offset.offset < before.offset:
+            elif (
+                offset.topic_id != before.topic_id
+                or offset.order < before.order
+                or offset.offset < before.offset
+            ):
                 return False
         return not new or len(known) + new <= MERGED_PARTITIONS_MAX
 
@@ -110,9 +115,10 @@ class CommitQueue:
     def covers(self, where: TopicPartition, offset: OffsetAndMetadata) -> bool:
         """Whether this commit or a newer one is already in flight."""
         sent = () if self._sent is None else (self._sent,)
+        found = (batch.offsets.get(where) for batch in (*sent, *self._batches))
         return any(
-            where in batch.offsets and batch.offsets[where].order >= offset.order
-            for batch in (*sent, *self._batches)
+            known is not None and known.topic_id == offset.topic_id and known.order >= offset.order
+            for known in found
         )
 
     def take(self) -> CommitBatch:

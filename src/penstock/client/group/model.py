@@ -23,6 +23,8 @@ class OffsetAndMetadata:
         commit_time_ms: When the cluster stored it; 0 = not stored.
         rewind_epoch: How often readers had moved it back, from 1; 0 = not known. Consumers set it
             in what they commit.
+        topic_id: Of the topic that it counts in; "" = not known. Consumers set it in what they
+            commit: a topic may be deleted and created again under its name.
     """
 
     offset: int
@@ -30,6 +32,7 @@ class OffsetAndMetadata:
     leader_epoch: int = -1
     commit_time_ms: int = 0
     rewind_epoch: int = field(default=0, compare=False, repr=False)
+    topic_id: str = field(default="", compare=False, repr=False)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -116,10 +116,11 @@ def heard_from_wire(answer: pb.JoinResponse) -> Joined | Assigned | Heard:
 def commit_to_wire(
     offsets: Mapping[TopicPartition, OffsetAndMetadata], topic_id: Callable[[TopicPartition], str]
 ) -> list[pb.CommitPartition]:
+    """`topic_id`: for offsets that do not know it."""
     return [
         pb.CommitPartition(
             topic=where.topic,
-            topic_id=topic_id(where),
+            topic_id=offset.topic_id or topic_id(where),
             partition=where.partition,
             offset=offset.offset,
             leader_epoch=offset.leader_epoch,
@@ -135,7 +136,12 @@ def committed_from_wire(seen: pb.CommittedOffset) -> OffsetAndMetadata | None:
     if seen.offset < 0:
         return None
     return OffsetAndMetadata(
-        seen.offset, seen.metadata, seen.leader_epoch, seen.commit_time_ms, seen.rewind_epoch
+        seen.offset,
+        seen.metadata,
+        seen.leader_epoch,
+        seen.commit_time_ms,
+        seen.rewind_epoch,
+        seen.topic_id,
     )
 
 

@@ -184,6 +184,25 @@ def test_a_stored_way_back_counts_for_who_began_there_or_before() -> None:
     assert not made.committed(HERE, OffsetAndMetadata(9, rewind_epoch=4))
 
 
+def test_an_answer_about_a_former_topic_of_this_name_says_nothing_about_the_present_one() -> None:
+    made = assigned(HERE)
+    made.collect(15)
+    former = made.to_commit(only_done=False)
+    made.remove(HERE)
+    state = FetchState(HERE, "another id")
+    state.seek(0)
+    made.add(state)
+    refill(made, HERE)
+    made.collect(5)
+    assert not made.committed(HERE, former[HERE])
+    present = made.to_commit(only_done=False)
+    assert present[HERE].offset == 5
+    assert [former[HERE].topic_id, present[HERE].topic_id] == ["id", "another id"]
+    assert made.still_in_epoch(former)[HERE].order == (0, 15)
+    assert made.in_epoch({HERE: former[HERE]})[HERE].topic_id == "another id"
+    assert made.in_epoch({THERE: former[HERE]})[THERE].topic_id == ""
+
+
 def test_what_is_committed_is_not_committed_again_nor_is_less() -> None:
     made = assigned(HERE)
     made.poll_began()

@@ -118,6 +118,19 @@ def test_a_commit_from_before_its_reader_went_back_is_not_sent_in_place_of_a_new
     assert [queue.take().offsets[P].order for _ in range(4)] == [(2, 5), (1, 20), (2, 6), (3, 1)]
 
 
+def test_offsets_of_a_former_topic_of_this_name_are_not_mixed_with_those_of_the_present() -> None:
+    callers = Callers()
+    former, present = OffsetAndMetadata(9, topic_id="former"), OffsetAndMetadata(3, topic_id="now")
+    heard: list[PenstockError | None] = []
+    callers.queue.add({P: former}, PATIENT_S, heard.append)
+    assert not callers.queue.covers(P, present)
+    callers.queue.add({P: OffsetAndMetadata(12, topic_id="now")}, PATIENT_S, heard.append)
+    assert callers.queue.covers(P, present)
+    assert callers.queue.take().offsets == {P: former}
+    assert callers.queue.covers(P, present)
+    assert callers.queue.take().offsets == {P: OffsetAndMetadata(12)}
+
+
 def test_nobody_waits_as_long_as_somebody_else_would() -> None:
     callers = Callers()
     callers.commit("a", p=1)

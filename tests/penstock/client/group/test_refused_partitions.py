@@ -6,6 +6,7 @@ The coordinator is scripted: per request, the partitions that it refuses, and wi
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.model import TopicDescription
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.limits import (
     COMMIT_METADATA_MAX_BYTES,
@@ -61,6 +63,7 @@ class Coordinator(GroupCalls):
         self.commits: list[dict[TopicPartition, int]] = []
         self.epochs: list[int] = []
         """Rewind epochs of what was committed."""
+        self.topic_ids: list[str] = []
         self.known = OffsetAndMetadata(7)
         """What it tells of every partition."""
         self.fetches = 0
@@ -97,6 +100,7 @@ class Coordinator(GroupCalls):
         sent = {TopicPartition(one.topic, one.partition): one.offset for one in request.partitions}
         self.commits.append(sent)
         self.epochs += [one.rewind_epoch for one in request.partitions]
+        self.topic_ids += [one.topic_id for one in request.partitions]
         refused = self._next()
         return pb.CommitOffsetsResponse(
             results=[
@@ -297,6 +301,30 @@ async def test_an_attempt_does_not_go_back_for_a_partition_that_left_after_the_o
         await here.committer.commit(assignment.to_commit(only_done=False))
         assert here.coordinator.epochs == [2, 1]
         assert assignment.progress(P).rewind_epoch == 1
+
+
+async def test_a_commit_counts_in_the_topic_that_it_was_decided_for() -> None:
+    """Else, a group would begin in a topic that was created again where it was in the former one.
+    Of a topic that is not assigned, the one that was known when the user committed counts."""
+    async with reading_from(2) as here:
+        assignment = here.committer._assignment
+        topics = {"other": TopicDescription("other", "id", (), {})}
+        here.committer._cluster = cast("Any", SimpleNamespace(view=SimpleNamespace(topics=topics)))
+
+        def answers() -> Iterator[PenstockError | Refusals]:
+            assignment.remove(P)
+            assignment.add(FetchState(P, "another id"))
+            assignment.progress(P).state.seek(5)
+            topics["other"] = TopicDescription("other", "another id", (), {})
+            yield UnreachableError("scripted")
+
+        here.coordinator.script = answers()
+        other = TopicPartition("other", 0)
+        assignment.progress(P).state.seek(9)
+        decided = assignment.in_epoch({P: OffsetAndMetadata(9), other: OffsetAndMetadata(3)})
+        await here.committer.commit(decided)
+        assert here.coordinator.topic_ids == ["id"] * 4
+        assert assignment.to_commit(only_done=False) == {P: OffsetAndMetadata(5)}
 
 
 async def test_a_consumer_without_membership_asks_nobody() -> None:
