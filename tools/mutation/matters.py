@@ -132,16 +132,30 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     _BROKER: (
         _unit("penstock_broker", "test_datadir.py", "test_metrics_page.py"),
         _live("penstock_broker/broker", "test_starting.py", "test_metrics_values.py"),
+        _live("penstock_broker", "test_[acdp]*.py", "test_metrics_port.py", "test_upgrade.py"),
+    ),
+    f"{_BROKER}certificates/": (
+        _live("penstock_broker", "certificates"),
+        _live("security", "test_enrolment.py", "test_own_certificate.py", "test_between*.py"),
     ),
     f"{_BROKER}broker/": (
         _live("penstock_broker/broker", "test_serving.py", "test_starting.py"),
         _live("penstock_broker", "broker/test_replicating.py", "test_transactions.py"),
+        _live("penstock_broker", "broker", "test_upgrade.py"),
     ),
     f"{_BROKER}controller/": (
         _unit("", "penstock_broker/controller/test_[jos]*.py", "contracts/test_metadata_store.py"),
         _live("penstock_broker/controller", "test_controller_server.py", "test_[dk]*.py"),
         _live("penstock_broker/controller", "test_[bpt]*.py", "test_controller_process.py"),
+        _live("penstock_broker/controller", "test_[cm]*.py", "test_large_sessions.py"),
     ),
+    **{
+        f"{_BROKER}controller/{part}": (
+            _live("penstock_broker", "certificates", "controller/test_ca_rotation.py"),
+            _live("security", "test_enrolment.py", "test_oidc.py", "test_ca_*.py"),
+        )
+        for part in ("enrolment", "ca_", "oidc", "tls_reports")
+    },
     f"{_BROKER}groups/": (
         _live("penstock_broker", "test_groups.py", "test_groups_coordinator.py"),
         _live("penstock_broker", "test_groups_lag.py", "test_groups_failover.py"),
@@ -166,10 +180,14 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         SIMULATOR,
         _live("penstock_broker", "broker/test_serving.py", "broker/test_bad_requests.py"),
         _live("penstock_broker", "test_groups.py", "test_transactions.py"),
+        _live("penstock_broker", "broker"),
+        _live("security", "test_access.py", "test_others_*.py", "test_quotas.py"),
     ),
     f"{_BROKER}serving/": (
         _live("penstock_broker", "serving"),
         _live("penstock_broker/broker", "test_serving.py", "test_bad_requests.py"),
+        _live("security", "test_access.py", "test_[nq]*.py", "test_every_call.py"),
+        _live("security", "test_[pt]*.py", "test_user_certificates.py", "test_grace.py"),
     ),
     f"{_BROKER}store/": (_unit("", "penstock_broker/store", "contracts/test_[acl]*.py"),),
     f"{_BROKER}transactions/": (

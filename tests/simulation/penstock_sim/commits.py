@@ -90,7 +90,7 @@ class Commits:
 
         def request(number: int) -> gc.CommitRequested:
             nonlocal sent
-            sent = self._assignment.still_in_epoch(offsets)
+            sent = self._assignment.may_be_sent(offsets)
             return gc.CommitRequested(
                 request_id=number,
                 group_id=plan.group_id,

@@ -16,6 +16,7 @@ and starts with a different one each time.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from penstock.client.consumer.fetch_state import FetchState
@@ -45,6 +46,7 @@ class Progress:
             not for a return to the committed offset: what that is, a deposed coordinator may not
             know, and then a commit must be refused (I15). 0 = not known.
         resets: Of `state.resets`, those that are taken into account.
+        tenure: Another one whenever the partition comes to this consumer.
     """
 
     state: FetchState
@@ -57,6 +59,7 @@ class Progress:
     committed: OffsetAndMetadata | None = None
     rewind_epoch: int = 0
     resets: int = 0
+    tenure: int = 0
 
     @property
     def position(self) -> int | None:
@@ -101,6 +104,16 @@ class Progress:
         if self.rewind_epoch:
             self.rewind_epoch += 1
 
+    def decided(self, offset: OffsetAndMetadata) -> OffsetAndMetadata:
+        """To be committed, as of now."""
+        return replace(
+            offset,
+            rewind_epoch=self.rewind_epoch,
+            topic_id=self.state.topic_id,
+            tenure=self.tenure,
+            goes_back=self.rewind_epoch > _epoch_of(self.committed),
+        )
+
     def is_newer(self, offset: int) -> bool:
         """Whether a commit of this offset would change what is committed."""
         return (self.rewind_epoch, offset) > self.known
@@ -128,6 +141,7 @@ class Assignment:
         self.yielded = 0
         """Total number of records taken one by one."""
         self._progress: dict[TopicPartition, Progress] = {}
+        self._tenures = count(1)
         self._turn: list[FetchState] = []
         self._loop: object | None = None
 
@@ -136,7 +150,10 @@ class Assignment:
         assert state.where not in self.states, f"{state.where} added twice"
         self.states[state.where] = state
         self._progress[state.where] = Progress(
-            state, committed=committed, rewind_epoch=_epoch_of(committed)
+            state,
+            committed=committed,
+            rewind_epoch=_epoch_of(committed),
+            tenure=next(self._tenures),
         )
         self._turn.append(state)
 
@@ -289,12 +306,7 @@ class Assignment:
             offset = progress.done if only_done else progress.position
             epoch = progress.done_epoch if only_done else progress.epoch
             if offset is not None and progress.is_newer(offset):
-                found[where] = OffsetAndMetadata(
-                    offset,
-                    leader_epoch=epoch,
-                    rewind_epoch=progress.rewind_epoch,
-                    topic_id=progress.state.topic_id,
-                )
+                found[where] = progress.decided(OffsetAndMetadata(offset, leader_epoch=epoch))
         return found
 
     def unchanged(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -315,27 +327,32 @@ class Assignment:
         for where, offset in offsets.items():
             progress = self._progress.get(where)
             if progress is None:
-                found[where] = replace(offset, rewind_epoch=0, topic_id="")
-                continue
-            progress.follow_resets()
-            epoch, topic_id = progress.rewind_epoch, progress.state.topic_id
-            found[where] = replace(offset, rewind_epoch=epoch, topic_id=topic_id)
+                found[where] = OffsetAndMetadata(
+                    offset.offset, offset.metadata, offset.leader_epoch, offset.commit_time_ms
+                )
+            else:
+                progress.follow_resets()
+                found[where] = progress.decided(offset)
         return found
 
-    def still_in_epoch(self, offsets: Offsets) -> Offsets:
-        """What may be sent now of commits that were decided earlier: none goes back for a partition
-        that has left this consumer since, or has been rewound to the committed offset."""
-        return {
-            where: offset
-            if offset.rewind_epoch <= (now := self._epoch(where, offset))
-            else replace(offset, rewind_epoch=now)
-            for where, offset in offsets.items()
-        }
+    def may_be_sent(self, offsets: Offsets) -> Offsets:
+        """Those that may be sent now of commits that were decided earlier.
 
-    def _epoch(self, where: TopicPartition, offset: OffsetAndMetadata) -> int:
-        progress = self._progress.get(where)
-        here = progress is not None and offset.topic_id in ("", progress.state.topic_id)
-        return progress.rewind_epoch if progress is not None and here else 0
+        Not what goes back, once the partition has left this consumer, even if it came back: whoever
+        has it was told where to begin before that was stored. And nothing goes back for a partition
+        that was rewound to the committed offset.
+        """
+        found = {}
+        for where, offset in offsets.items():
+            progress = self._progress.get(where)
+            if progress is None or progress.tenure != offset.tenure:
+                if not offset.goes_back:
+                    found[where] = offset
+            elif offset.rewind_epoch <= progress.rewind_epoch:
+                found[where] = offset
+            else:
+                found[where] = replace(offset, rewind_epoch=progress.rewind_epoch)
+        return found
 
     @property
     def uncommitted(self) -> bool:

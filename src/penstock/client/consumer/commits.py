@@ -299,7 +299,9 @@ class Committer:
 
             def request(identity: MemberIdentity = identity) -> pb.CommitOffsetsRequest:
                 nonlocal sent  # a partition may leave and come back between two attempts
-                sent = self._assignment.still_in_epoch(offsets)
+                sent = self._assignment.may_be_sent(offsets)
+                if not sent:
+                    raise next(iter(_left(offsets).values()))
                 return pb.CommitOffsetsRequest(
                     group_id=self._coordinator.group_id,
                     member_id=identity.member_id,
@@ -324,7 +326,7 @@ class Committer:
             if newer:
                 refused = {w: error for w, error in refused.items() if w not in newer}
                 refused |= await self._ask(newer, deadline)
-            return refused
+            return refused | _left(offsets.keys() - sent.keys())
 
     async def _in_newer_epoch(
         self, offsets: Offsets, refused: Mapping[TopicPartition, PenstockError]
@@ -389,6 +391,18 @@ def _call_soon(
 ) -> None:
     """Not at once: an exception of the user's function must not end the commits after it."""
     asyncio.get_running_loop().call_soon(callback, error)
+
+
+def _left(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PenstockError]:
+    return {
+        where: ClusterError(
+            f"{where}: the partition left this consumer before a commit could be sent that goes "
+            "back behind what is committed: nothing was stored; whoever has the partition reads "
+            "from the committed offset",
+            ErrorCode.OFFSET_WENT_BACK,
+        )
+        for where in partitions
+    }
 
 
 def _closed() -> ClusterError:

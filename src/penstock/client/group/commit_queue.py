@@ -117,7 +117,7 @@ class CommitQueue:
         sent = () if self._sent is None else (self._sent,)
         found = (batch.offsets.get(where) for batch in (*sent, *self._batches))
         return any(
-            known is not None and known.topic_id == offset.topic_id and known.order >= offset.order
+            known is not None and known.tenure == offset.tenure and known.order >= offset.order
             for known in found
         )
 

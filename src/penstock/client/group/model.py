@@ -24,7 +24,9 @@ class OffsetAndMetadata:
         rewind_epoch: How often readers had moved it back, from 1; 0 = not known. Consumers set it
             in what they commit.
         topic_id: Of the topic that it counts in; "" = not known. Consumers set it in what they
-            commit: a topic may be deleted and created again under its name.
+            commit, as the last two: a topic may be deleted and created again under its name.
+        tenure: Which of the consumer's stays in the partition it was decided in; 0 = in none.
+        goes_back: It has a later rewind epoch than what was committed, as far as known.
     """
 
     offset: int
@@ -33,6 +35,8 @@ class OffsetAndMetadata:
     commit_time_ms: int = 0
     rewind_epoch: int = field(default=0, compare=False, repr=False)
     topic_id: str = field(default="", compare=False, repr=False)
+    tenure: int = field(default=0, compare=False, repr=False)
+    goes_back: bool = field(default=False, compare=False, repr=False)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -155,17 +155,29 @@ def test_what_retention_removed_begins_no_rewind_epoch() -> None:
 def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> None:
     made = assigned(HERE)
     made.collect(10)
+    forwards = made.to_commit(only_done=False)
     made.seek(HERE, 3)
-    decided = {HERE: OffsetAndMetadata(3, rewind_epoch=2)}
-    assert made.still_in_epoch(decided)[HERE].order == (2, 3)
+    back = made.to_commit(only_done=False)
+    assert made.may_be_sent(back)[HERE].order == (2, 3)
     made.remove(HERE)
-    assert made.still_in_epoch(decided)[HERE].order == (0, 3)
+    assert made.may_be_sent(back) == {}
+    assert made.may_be_sent(forwards)[HERE].order == (1, 10)
     state = FetchState(HERE, "id")
     state.seek(9)
-    made.add(state, OffsetAndMetadata(9, rewind_epoch=1))
-    assert made.still_in_epoch(decided)[HERE].order == (1, 3)
+    made.add(state, OffsetAndMetadata(9, rewind_epoch=2))
+    assert made.may_be_sent(back) == {}, "epoch 2 is another reader's"
+    assert made.may_be_sent(forwards)[HERE].order == (1, 10)
     made.seek(HERE, 2)
-    assert made.in_epoch(decided)[HERE].order == (2, 3), "given by the user after a seek back"
+    assert made.in_epoch(back)[HERE].order == (3, 3), "given by the user after a seek back"
+
+
+def test_a_commit_decided_before_a_return_to_the_committed_offset_does_not_go_back() -> None:
+    made = assigned(HERE)
+    made.collect(10)
+    made.seek(HERE, 3)
+    back = made.to_commit(only_done=False)
+    made.rewind(HERE, OffsetAndMetadata(8, rewind_epoch=1))
+    assert made.may_be_sent(back)[HERE].order == (1, 3)
 
 
 def test_a_stored_way_back_counts_for_who_began_there_or_before() -> None:
@@ -198,7 +210,6 @@ def test_an_answer_about_a_former_topic_of_this_name_says_nothing_about_the_pres
     present = made.to_commit(only_done=False)
     assert present[HERE].offset == 5
     assert [former[HERE].topic_id, present[HERE].topic_id] == ["id", "another id"]
-    assert made.still_in_epoch(former)[HERE].order == (0, 15)
     assert made.in_epoch({HERE: former[HERE]})[HERE].topic_id == "another id"
     assert made.in_epoch({THERE: former[HERE]})[THERE].topic_id == ""
 

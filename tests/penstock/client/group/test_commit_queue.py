@@ -120,15 +120,17 @@ def test_a_commit_from_before_its_reader_went_back_is_not_sent_in_place_of_a_new
 
 def test_offsets_of_a_former_topic_of_this_name_are_not_mixed_with_those_of_the_present() -> None:
     callers = Callers()
-    former, present = OffsetAndMetadata(9, topic_id="former"), OffsetAndMetadata(3, topic_id="now")
+    former = OffsetAndMetadata(9, topic_id="former", tenure=1)
+    present = OffsetAndMetadata(3, topic_id="now", tenure=2)
     heard: list[PenstockError | None] = []
     callers.queue.add({P: former}, PATIENT_S, heard.append)
     assert not callers.queue.covers(P, present)
-    callers.queue.add({P: OffsetAndMetadata(12, topic_id="now")}, PATIENT_S, heard.append)
+    later = OffsetAndMetadata(12, topic_id="now", tenure=2)
+    callers.queue.add({P: later}, PATIENT_S, heard.append)
     assert callers.queue.covers(P, present)
     assert callers.queue.take().offsets == {P: former}
     assert callers.queue.covers(P, present)
-    assert callers.queue.take().offsets == {P: OffsetAndMetadata(12)}
+    assert callers.queue.take().offsets == {P: later}
 
 
 def test_nobody_waits_as_long_as_somebody_else_would() -> None:

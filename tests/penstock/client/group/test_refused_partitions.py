@@ -151,7 +151,7 @@ class Scene:
         """Of the assignment."""
         return {}
 
-    def still_in_epoch(self, offsets: Offsets) -> Offsets:
+    def may_be_sent(self, offsets: Offsets) -> Offsets:
         """Of the assignment."""
         return offsets
 
@@ -298,9 +298,25 @@ async def test_an_attempt_does_not_go_back_for_a_partition_that_left_after_the_o
             yield UnreachableError("scripted")
 
         here.coordinator.script = answers()
-        await here.committer.commit(assignment.to_commit(only_done=False))
-        assert here.coordinator.epochs == [2, 1]
+        with pytest.raises(ClusterError, match="t/0: the partition left this consumer before"):
+            await here.committer.commit(assignment.to_commit(only_done=False))
+        assert here.coordinator.epochs == [2]
         assert assignment.progress(P).rewind_epoch == 1
+
+
+async def test_of_a_commit_the_rest_is_sent_if_a_partition_left_that_it_goes_back_for() -> None:
+    async with reading_from(2) as here:
+        assignment = here.committer._assignment
+        assignment.add(FetchState(Q, "id"))
+        assignment.seek(Q, 9)
+        assignment.seek(P, 1)
+        decided = assignment.to_commit(only_done=False)
+        assignment.remove(P)
+        here.script()
+        with pytest.raises(ClusterError, match="t/0: the partition left this consumer before"):
+            await here.committer.commit(decided)
+        assert here.coordinator.commits == [{Q: 9}]
+        assert assignment.progress(Q).known == (2, 9)
 
 
 async def test_a_commit_counts_in_the_topic_that_it_was_decided_for() -> None:
