@@ -21,6 +21,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableE
 from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.streams.contract import MessageStream
 from penstock.rpc.streams.frames import Received
+from penstock_broker.replication import following
 from penstock_broker.replication.following import (
     FollowerOutbox,
     LeaderLink,
@@ -90,6 +91,47 @@ async def test_a_link_that_is_stopped_while_its_stream_breaks_ends() -> None:
         running = tasks.create_task(link.run())
     assert running.cancelled()
     assert [stream.closed for stream in link.streams] == [True]
+
+
+class FlakyLink(BreakingLink):
+    """Its connections break as soon as they are there, if they are; then it is stopped."""
+
+    def __init__(self, *connects: bool) -> None:
+        super().__init__()
+        self._connects = iter(connects)
+
+    async def _connect(self) -> MessageStream:
+        connects, task = next(self._connects, None), asyncio.current_task()
+        assert task is not None
+        if connects is None:
+            task.cancel()
+        if not connects:
+            raise UnreachableError("there is no server")
+        stream: Any = BreakingStream(cast("Any", SimpleNamespace(cancel=lambda: None)))
+        return cast("MessageStream", stream)
+
+
+@pytest.mark.parametrize(
+    ("connects", "said"),
+    [
+        ((True,), ["the server is stopping"]),
+        ((False, False), ["there is no server"]),
+        ((True, False, False), ["the server is stopping", "there is no server"]),
+        ((False, True, True), ["there is no server", *["the server is stopping"] * 2]),
+    ],
+)
+async def test_a_link_says_whenever_it_breaks_and_once_that_it_cannot_connect(
+    connects: tuple[bool, ...],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(following, "_BACKOFF_S", (0.0,))
+    link = FlakyLink(*connects)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(link.run())
+    told = [record for record in caplog.records if record.getMessage() == "leader stream broke"]
+    assert [each.__dict__["fields"]["reason"] for each in told] == said
 
 
 async def test_acks_of_one_turn_leave_together_and_only_the_newest() -> None:

@@ -112,7 +112,7 @@ class LeaderLink:
                 with heeding_cancellation():
                     await self._stream()
             except (PenstockError, TimeoutError) as error:
-                if failures == 0:
+                if self._was_up or failures == 0:
                     _events.warning(
                         "leader stream broke",
                         leader=self.leader,
