@@ -339,14 +339,17 @@ class Assignment:
         """Those that may be sent now of commits that were decided earlier.
 
         Not what goes back, once the partition has left this consumer, even if it came back: whoever
-        has it was told where to begin before that was stored. And nothing goes back for a partition
-        that was rewound to the committed offset.
+        has it was told where to begin before that was stored. Not what counts in a former topic, if
+        the present one of that name is assigned. And nothing goes back for a partition that was
+        rewound to the committed offset.
         """
         found = {}
         for where, offset in offsets.items():
             progress = self._progress.get(where)
             if progress is None or progress.tenure != offset.tenure:
-                if not offset.goes_back:
+                topic_id = "" if progress is None else progress.state.topic_id
+                is_former = "" not in (topic_id, offset.topic_id) and topic_id != offset.topic_id
+                if not (offset.goes_back or is_former):
                     found[where] = offset
             elif offset.rewind_epoch <= progress.rewind_epoch:
                 found[where] = offset

@@ -396,9 +396,9 @@ def _call_soon(
 def _left(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PenstockError]:
     return {
         where: ClusterError(
-            f"{where}: the partition left this consumer before a commit could be sent that goes "
-            "back behind what is committed: nothing was stored; whoever has the partition reads "
-            "from the committed offset",
+            f"{where}: the partition left this consumer before the commit could be sent, which "
+            "goes back behind what is committed, or is of a topic that was deleted: nothing was "
+            "stored; whoever has the partition reads from the committed offset",
             ErrorCode.OFFSET_WENT_BACK,
         )
         for where in partitions

@@ -338,9 +338,24 @@ async def test_a_commit_counts_in_the_topic_that_it_was_decided_for() -> None:
         other = TopicPartition("other", 0)
         assignment.progress(P).state.seek(9)
         decided = assignment.in_epoch({P: OffsetAndMetadata(9), other: OffsetAndMetadata(3)})
-        await here.committer.commit(decided)
-        assert here.coordinator.topic_ids == ["id"] * 4
+        with pytest.raises(ClusterError, match="t/0: the partition left this consumer before"):
+            await here.committer.commit(decided)
+        assert here.coordinator.topic_ids == ["id"] * 3
+        assert here.coordinator.commits[-1] == {other: 3}
         assert assignment.to_commit(only_done=False) == {P: OffsetAndMetadata(5)}
+
+
+async def test_a_commit_that_waits_counts_in_the_topic_that_it_was_decided_for() -> None:
+    async with reading_from(2) as here:
+        assignment = here.committer._assignment
+        here.script({})
+        assignment.progress(P).state.seek(9)
+        decided = assignment.to_commit(only_done=False)
+        assignment.remove(P)
+        topics = {"t": TopicDescription("t", "another id", (), {})}
+        here.committer._cluster = cast("Any", SimpleNamespace(view=SimpleNamespace(topics=topics)))
+        await here.committer.commit(decided)
+        assert here.coordinator.topic_ids == ["id"]
 
 
 async def test_a_consumer_without_membership_asks_nobody() -> None:
