@@ -142,6 +142,7 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         _live("penstock_broker/broker", "test_serving.py", "test_starting.py"),
         _live("penstock_broker", "broker/test_replicating.py", "test_transactions.py"),
         _live("penstock_broker", "broker", "test_upgrade.py"),
+        _live("scenarios", "test_logs_differ.py", "test_damage.py", "test_orphans.py"),
     ),
     f"{_BROKER}controller/": (
         _unit("", "penstock_broker/controller/test_[jos]*.py", "contracts/test_metadata_store.py"),
@@ -192,6 +193,7 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
     f"{_BROKER}store/": (_unit("", "penstock_broker/store", "contracts/test_[acl]*.py"),),
     f"{_BROKER}transactions/": (
         _live("penstock_broker", "transactions"),
+        SIMULATOR,
         _live("penstock_broker", "test_transactions.py", "test_transactions_[mo]*.py"),
     ),
 }

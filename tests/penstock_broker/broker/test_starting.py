@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -190,13 +191,17 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
         assert wire.log("t").high_watermark == 3
 
 
+def logged(process: ServerProcess) -> list[dict[str, Any]]:
+    """The lines of its log, as far as they are whole."""
+    lines = process.log_text().splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
 def told(process: ServerProcess, event: str) -> str:
     """The address that a line of its log tells."""
 
     def found() -> str:
-        lines = process.log_text().splitlines()
-        events = [json.loads(line) for line in lines if line.endswith("}")]
-        return next((line["address"] for line in events if line["event"] == event), "")
+        return next((line["address"] for line in logged(process) if line["event"] == event), "")
 
     return wait_until(found, what=f"{process.name} says {event!r}", timeout_s=40.0)
 
@@ -228,6 +233,8 @@ def test_servers_that_may_take_any_port_tell_which_and_advertise_it(tmp_path: Pa
             page = f"http://{told(process, 'serving metrics')}/metrics"
             with urllib.request.urlopen(page, timeout=120) as answer:
                 assert b"penstock_" in answer.read()
+        said_by = [{line["broker"] for line in logged(broker)} for broker in started[1:]]
+        assert said_by == [{0}, {1}]
     finally:
         for process in started:
             process.close()
