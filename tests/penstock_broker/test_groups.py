@@ -1,7 +1,7 @@
 """Consumer groups on one real broker, by the plain protocol."""
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -252,6 +252,23 @@ def hello(group_id: str, **fields: Any) -> pb.JoinRequest:
     return pb.JoinRequest(
         hello=pb.MemberHello(group_id=group_id, member_id="m", subscription=subscription, **fields)
     )
+
+
+def test_a_full_disk_takes_no_member_and_answers_what_is_committed(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.create_topic("g")
+    with Groups(cluster) as groups:
+        groups.commit("g", {("g", 0): 3})
+    broker = cluster.brokers[0]
+    assert broker.stop() == 0
+    broker.start("--config", f"disk.reserve.bytes={2**62}")
+    with Groups(cluster) as groups:
+        full = refusal(groups, cluster, hello("g"))
+        assert full.code is ErrorCode.DISK_FULL
+        assert "disk.reserve.bytes" in str(full)
+        assert groups.fetch("g") == {("g", 0): 3}
 
 
 def test_a_stream_that_is_not_what_it_should_be_ends_with_a_reason(
