@@ -12,6 +12,7 @@ from penstock.client.documented import facade, with_settings
 from penstock.client.loop_thread import LoopThread, shared_loop
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.delivery import ColumnsDelivery, Delivery
+from penstock.client.producer.topic_buffer import given_headers
 from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer, Pass
@@ -44,6 +45,7 @@ class Out:
         Raises MisuseError for invalid records, and ClusterError(UNKNOWN_TOPIC), which ends the
         loop. Any other error fails the delivery, and the transaction is done again.
         """
+        headers = given_headers(headers)
         delivery = self._core.try_send(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is not None:
             return delivery

@@ -11,7 +11,7 @@ from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Deliver
 from penstock.client.producer.producer import AsyncProducer
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.core.columns import Header
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 Arguments = tuple[Any, Any, int | None, int | None, Any]
 """value, key, partition, timestamp_ms, headers"""
@@ -88,10 +88,15 @@ class AsyncOut:
         return deliveries
 
     def try_send(self, topic: str, arguments: Arguments) -> Delivery | None:
-        """Internal, from any thread: sends if that is possible without waiting, otherwise None."""
+        """Internal, from any thread: sends if that is possible without waiting, otherwise None:
+        also if the topic's limit would have to be looked up again, as it may have been raised."""
         try:
             with self._transaction.sending():
                 return self._producer.try_append(topic, *arguments)
+        except MisuseError as error:
+            if error.code is not ErrorCode.RECORD_TOO_LARGE:
+                raise
+            return None
         except ClusterError as error:
             return Delivery(self._given_up(topic, error), 0)
 

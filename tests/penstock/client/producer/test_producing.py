@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from support.cluster import Cluster
 from support.names import own_name
+from support.topic_limits import wait_for_limit
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -242,14 +243,6 @@ def test_a_limit_that_was_raised_is_known_to_the_next_larger_record(
         admin.alter_configs(topic, {"max.message.bytes": "9000"})
         wait_for_limit(shared_cluster, topic, "9000")
         assert producer.send(topic, b"x" * 5_000).result(120).base_offset == 0
-
-
-def wait_for_limit(cluster: Cluster, topic: str, limit: str) -> None:
-    def known_everywhere() -> bool:
-        infos = [cluster.topic(topic, at) for at in cluster.brokers]
-        return all(info and info.configs.get("max.message.bytes") == limit for info in infos)
-
-    wait_until(known_everywhere, what=f"all brokers know the limit {limit}")
 
 
 def test_an_unknown_topic_is_one_clear_error_and_soon(shared_cluster: Cluster) -> None:

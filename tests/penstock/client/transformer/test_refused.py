@@ -4,11 +4,13 @@ To make the same records again would be to fail again. Kafka Streams ends by def
 """
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
 from support.names import own_name
+from support.topic_limits import wait_for_limit
 from support.transforming import PARTITIONS, Output, Running, fill, make_source
 from support.waiting import wait_until_async
 
@@ -25,7 +27,7 @@ from penstock.client import (
     TopicPartition,
     async_transform,
 )
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 COUNT = 200
 FAR_MS = 4_102_444_800_000
@@ -100,6 +102,43 @@ async def test_output_that_is_refused_for_good_is_its_records_failure_if_the_han
     assert not one.errors
     headers = dict(letters.seen[0].headers)
     assert b"DeliveryError" in (headers["penstock-dlt-error"] or b"")
+
+
+async def test_a_limit_that_was_raised_is_known_to_the_next_larger_record_of_a_handler(
+    shared_cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    """Also with headers that can be read only once."""
+    source = make_source(shared_cluster, own_name(request), 1)
+    topic = f"{source}.narrow"
+    shared_cluster.create_topic(topic, configs={"max.message.bytes": "2000"})
+    known, raised = threading.Event(), threading.Event()
+    refusals: list[str] = []
+
+    def widen(_: Record, out: Out) -> None:
+        try:
+            out.send(topic, b"x" * 5_000)
+        except MisuseError as refused:
+            refusals.append(refused.message)
+        known.set()
+        raised.wait(300)
+        out.send(topic, b"7" * 4_000, headers=iter([("seen", b"1")]))
+
+    one = Running(shared_cluster, source, widen, retries=0)
+    output = Output(shared_cluster, topic, 1)
+    try:
+        await asyncio.to_thread(known.wait, 300)
+        async with AsyncAdmin(shared_cluster.bootstrap) as admin:
+            await admin.alter_configs(topic, {"max.message.bytes": "9000"})
+        await asyncio.to_thread(wait_for_limit, shared_cluster, topic, "9000")
+        raised.set()
+        await wait_until_async(lambda: one.errors or output.has(1), what="it is sent or refused")
+    finally:
+        raised.set()
+        await asyncio.to_thread(one.stop)
+        output.close()
+    assert (one.errors, len(refusals)) == ([], 1)
+    assert "the limit is 2000" in refusals[0]
+    assert output.seen[0].headers == (("seen", b"1"),)
 
 
 @pytest.mark.parametrize("size", [3_500, 4_000])
