@@ -3,12 +3,14 @@
 It goes to a dead-letter topic, with its key, value and headers, and with five more headers that say
 where it came from and why; without such a topic, the program stops: nothing is skipped silently. It
 also stops at a letter that is too large for its topic: what an exception says is left out first,
-then someone has to raise `max.message.bytes` of that topic.
+then someone has to raise `max.message.bytes` of that topic. And it stops where the system gives the
+process no thread, which is no fault of the record: it becomes no letter.
 """
 
 from typing import Final
 
 from penstock.client.model import Record
+from penstock.client.threads import MORE_THREADS
 from penstock.core.columns import Header
 from penstock.errors import ClusterError, PenstockError
 
@@ -73,4 +75,13 @@ def letter_too_large(
         f"{refusal.message}. The program has stopped and has not committed the record: raise "
         f"max.message.bytes of {topic}, and start it again",
         refusal.code,
+    )
+
+
+def no_thread(record: Record, loop: str, refusal: RuntimeError) -> PenstockError:
+    """The error of a worker pool or a transformer whose handler could start no thread."""
+    return PenstockError(
+        f"the {loop} has stopped at {place_of(record)}, and has committed only what was done "
+        "before: the system gives this process no thread for what the handler begins "
+        f"({refusal}). Let handlers begin fewer, run fewer of them at once, or {MORE_THREADS}"
     )

@@ -2,22 +2,20 @@
 
 That says nothing about the record at hand: it must not become a dead letter for it. At the end of a
 program Python begins nothing in threads any more, be it the handler or what the handler needs; or
-the system gives the process no thread.
+the system gives the process no thread for either.
 """
 
 import asyncio
 import inspect
-import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
-from penstock.client.dead_letters import place_of
+from penstock.client.dead_letters import no_thread, place_of
 from penstock.client.model import Record
+from penstock.client.threads import MORE_THREADS, refused_at_exit, thread_refusal
 from penstock.errors import MisuseError, PenstockError
 
 Handler = Callable[[Record], Awaitable[None] | None]
-_AT_EXIT: Final = re.compile("interpreter shutdown|cannot schedule new futures after shutdown")
 
 
 class HandlerCalls:
@@ -31,7 +29,7 @@ class HandlerCalls:
         self.exiting = False
         """The program ends: Python has said so, or somebody who knows it has set this."""
         self._threadless = False
-        """No thread could be started for a handler."""
+        """No thread could be started, for a handler or by one."""
 
     async def call(self, record: Record) -> Exception | None:
         """What the handler raised, or None. Raises what ends the pool: no handler can begin."""
@@ -40,9 +38,13 @@ class HandlerCalls:
         except Exception as error:
             if self.exiting or self._threadless:
                 raise
-            if _refused_at_exit(error) and self._refused():
+            if refused_at_exit(error) and self._refused():
                 self.exiting = True
                 raise _program_ended(record) from error
+            refusal = thread_refusal(error)
+            if refusal is not None:
+                self._threadless = True
+                raise no_thread(record, "worker pool", refusal) from error
             return error
         return None
 
@@ -64,7 +66,7 @@ class HandlerCalls:
         try:
             return loop.run_in_executor(self._threads, self._handler, record)
         except RuntimeError as error:
-            if _refused_at_exit(error):
+            if refused_at_exit(error):
                 raise
             self._threadless = True
             raise _no_thread(record, self._workers, error) from error
@@ -76,31 +78,8 @@ class HandlerCalls:
         try:
             self._threads.submit(int)
         except RuntimeError as error:
-            return _refused_at_exit(error)
+            return refused_at_exit(error)
         return False
-
-
-def _refused_at_exit(error: BaseException) -> bool:
-    """Whether Python refused to begin something in a thread, as it does once the program's main
-    thread has ended: the error says so, or one that led to it.
-
-    An executor speaks of the interpreter's shutdown until the first of its threads has noticed it,
-    and then of its own. So a program that has shut down an executor of its own is told the same.
-    """
-    left: list[BaseException | None] = [error]
-    seen = set()
-    while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        said = any(isinstance(each, str) and _AT_EXIT.search(each) for each in one.args)
-        if isinstance(one, RuntimeError) and said:
-            return True
-        left += (one.__cause__, one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
-    return False
 
 
 def _program_ended(record: Record) -> MisuseError:
@@ -117,5 +96,5 @@ def _no_thread(record: Record, workers: int, cause: RuntimeError) -> PenstockErr
     return PenstockError(
         f"the worker pool has stopped at {place_of(record)}, and has committed what is done: the "
         f"system gives this process no thread for the handler ({cause}); the pool uses up to "
-        f"{workers}. Lower workers, or raise the limit (ulimit -u, pids.max of a container)"
+        f"{workers}. Lower workers, or {MORE_THREADS}"
     )

@@ -5,11 +5,14 @@ To make the same records again would be to fail again. Kafka Streams ends by def
 
 import asyncio
 import threading
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
 from support.names import own_name
+from support.refused_threads import refuse_threads
 from support.topic_limits import wait_for_limit
 from support.transforming import PARTITIONS, Output, Running, fill, make_source
 from support.waiting import wait_until_async
@@ -26,8 +29,9 @@ from penstock.client import (
     Record,
     TopicPartition,
     async_transform,
+    transform,
 )
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 COUNT = 200
 FAR_MS = 4_102_444_800_000
@@ -113,6 +117,7 @@ async def test_a_limit_that_was_raised_is_known_to_the_next_larger_record_of_a_h
     shared_cluster.create_topic(topic, configs={"max.message.bytes": "2000"})
     known, raised = threading.Event(), threading.Event()
     refusals: list[str] = []
+    once: Any = iter([("seen", b"1")])
 
     def widen(_: Record, out: Out) -> None:
         try:
@@ -121,7 +126,7 @@ async def test_a_limit_that_was_raised_is_known_to_the_next_larger_record_of_a_h
             refusals.append(refused.message)
         known.set()
         raised.wait(300)
-        out.send(topic, b"7" * 4_000, headers=iter([("seen", b"1")]))
+        out.send(topic, b"7" * 4_000, headers=once)
 
     one = Running(shared_cluster, source, widen, retries=0)
     output = Output(shared_cluster, topic, 1)
@@ -169,6 +174,47 @@ async def test_a_letter_that_its_topic_has_no_room_for_says_less_or_ends_it(
         read = await consumer.read_to_end(topic)
     (letter,) = (record for batch in read.batches for record in batch.records())
     assert dict(letter.headers)["penstock-dlt-error"] == b"ValueError"
+
+
+@pytest.mark.parametrize("way", ["async", "sync"])
+async def test_a_handler_that_gets_no_thread_ends_it_and_makes_no_dead_letters(
+    shared_cluster: Cluster, source: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    shared_cluster.create_topic(f"{source}.dlt")
+    refuse_threads(monkeypatch, "of-handler")
+    threads = ThreadPoolExecutor(1, "of-handler")
+    given: dict[str, Any] = {"group_id": source, "source": source, "retries": 0}
+    given["dead_letter_topic"] = f"{source}.dlt"
+
+    calls: list[Record] = []
+
+    def called(record: Record) -> None:
+        if calls:
+            pytest.fail("it goes on")
+        calls.append(record)
+
+    async def in_loop(record: Record, out: AsyncOut) -> None:
+        called(record)
+        await out.send(f"{source}.out", record.value)
+        await asyncio.get_running_loop().run_in_executor(threads, int)
+
+    def in_thread(record: Record, out: Out) -> None:
+        called(record)
+        out.send(f"{source}.out", record.value)
+        threads.submit(int)
+
+    address = shared_cluster.bootstrap
+    running: Awaitable[None] = (
+        async_transform(address, handle=in_loop, **given)
+        if way == "async"
+        else asyncio.to_thread(transform, address, handle=in_thread, **given)
+    )
+    with pytest.raises(PenstockError, match="no thread for what the handler begins") as ended:
+        await running
+    assert "transformer has stopped" in ended.value.message
+    async with AsyncConsumer(shared_cluster.bootstrap) as reader:
+        assert not (await reader.read_to_end(f"{source}.out")).batches
+        assert not (await reader.read_to_end(f"{source}.dlt")).batches
 
 
 async def test_a_topic_that_is_deleted_under_it_ends_it_by_its_name(

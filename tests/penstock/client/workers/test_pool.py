@@ -7,12 +7,14 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cluster import Cluster
 from support.names import own_name
+from support.refused_threads import refuse_threads
 from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
@@ -424,14 +426,7 @@ def test_a_pool_that_gets_no_thread_ends_with_an_error_and_makes_no_dead_letters
     fill(shared_broker, name, 5)
     config = WorkerConfig(retries=1, backoff_ms=1, dead_letter_topic=name + ".dlt")
     pool = WorkerPool(shared_broker.bootstrap, name, name, lambda _: None, config)
-
-    def refuse(self: threading.Thread) -> None:
-        if self.name.startswith("penstock-worker"):
-            raise RuntimeError("can't start new thread")
-        start(self)
-
-    start = threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch, "penstock-worker")
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -446,6 +441,45 @@ def test_a_pool_that_gets_no_thread_ends_with_an_error_and_makes_no_dead_letters
     (error,) = raised
     assert "no thread for the handler (can't start new thread); the pool uses up to 8" in str(error)
     assert pool.core.dead_lettered == pool.core.retried == 0
+
+
+@pytest.mark.parametrize("way", ["async", "plain"])
+async def test_a_handler_that_gets_no_thread_ends_the_pool_and_makes_no_dead_letters(
+    shared_broker: Cluster, name: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Also if it says so in other words, from what Python said."""
+    fill(shared_broker, name, 5, keys=1)
+    refuse_threads(monkeypatch, "of-handler")
+    threads = ThreadPoolExecutor(1, "of-handler")
+    tries = 0
+
+    def needs_thread(record: Record) -> bool:
+        nonlocal tries
+        tries += record.value != b"0"
+        if tries > 1:
+            pytest.fail("it is tried again")
+        return tries == 1
+
+    async def in_loop(record: Record) -> None:
+        if needs_thread(record):
+            try:
+                await asyncio.get_running_loop().run_in_executor(threads, int)
+            except RuntimeError as error:
+                raise OSError("no file") from error
+
+    def in_thread(record: Record) -> None:
+        if needs_thread(record):
+            threads.submit(int)
+
+    config = WorkerConfig(workers=4, retries=1, backoff_ms=1, dead_letter_topic=name + ".dlt")
+    handler = in_loop if way == "async" else in_thread
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handler, config)
+    with pytest.raises(PenstockError, match="no thread for what the handler begins") as ended:
+        await pool.run()
+    assert "worker pool has stopped" in ended.value.message
+    assert "can't start new thread" in ended.value.message
+    assert (pool.handled, pool.dead_lettered, pool.retried) == (1, 0, 0)
+    assert await committed(shared_broker, name, name) == 1
 
 
 @pytest.mark.parametrize("whose", ["interpreter ", ""])
