@@ -104,6 +104,43 @@ def test_a_controller_that_does_not_answer_is_not_healthy(program: "Program") ->
     program.ok("local", "down")
 
 
+def test_brokers_that_are_silent_are_named_and_hide_nothing(program: "Program") -> None:
+    program.ok(*UP)
+    healthy(program)
+    processes = json.loads(program.ok("status", "-o", "json"))["processes"]
+    pids = {one["name"]: one["pid"] for one in processes}
+    frozen = [pids["controller"]]
+    os.kill(frozen[0], signal.SIGSTOP)  # so that it does not call the brokers dead
+    try:
+        wait_until(
+            lambda: "the controller cannot be reached" in told(program)[2],
+            what="the brokers say that they have no controller",
+            timeout_s=60,
+        )
+        for name in ("broker-0", "broker-1"):
+            frozen.append(pids[name])
+            os.kill(pids[name], signal.SIGSTOP)
+
+        def says_all() -> bool:
+            """Not of an answer that was late on a machine with much else to do."""
+            done = program.run("local", "status", "-o", "json")
+            said = json.loads(done.stdout)
+            assert (done.returncode, said["healthy"]) == (1, False)
+            return said["partitions"] == 0 and all(
+                words in said["problem"]
+                for words in (
+                    "the controller cannot be reached; broker 0 is silent: ",
+                    "; broker 1 is silent: ",
+                )
+            )
+
+        wait_until(says_all, what="what the third broker knows, and who is silent", timeout_s=60)
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    program.ok("local", "down")
+
+
 def told(program: "Program") -> tuple[int, bool, str]:
     """Exit code of `status` of the local cluster, whether it is healthy, and the problem."""
     done = program.run("status", "-o", "json")

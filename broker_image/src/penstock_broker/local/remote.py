@@ -4,14 +4,15 @@ Everything goes through `state.json`: the started processes with their start tim
 that was reused counts as ended and is never signalled.
 """
 
+import asyncio
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.client import Admin
+from penstock.client import AsyncAdmin
 from penstock.client.admin.disks import Disks, describe_disks
-from penstock.client.model import ClusterDescription
+from penstock.client.model import ClusterDescription, TopicDescription
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.apply import options_of
 from penstock_broker.local.processes import is_alive, send_signal
@@ -162,15 +163,7 @@ def _process_status(process: RecordedProcess) -> ProcessStatus:
 
 
 def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
-    with Admin(
-        bare.bootstrap,
-        connect_timeout_ms=ANSWER_TIMEOUT_MS,
-        request_timeout_ms=ANSWER_TIMEOUT_MS,
-        **options_of(files),
-    ) as admin:
-        seen = admin.describe_cluster()
-        topics = admin.describe_topics().values()
-        disks = describe_disks(admin, seen.brokers)
+    seen, topics, disks = asyncio.run(_ask(bare.bootstrap, files))
     partitions = [partition for topic in topics for partition in topic.partitions]
     return replace(
         bare,
@@ -193,17 +186,33 @@ def _with_roles(bare: LocalStatus, files: Mapping[str, str]) -> LocalStatus:
     )
 
 
+async def _ask(
+    bootstrap: str, files: Mapping[str, str]
+) -> tuple[ClusterDescription, list[TopicDescription], Disks]:
+    """Raises PenstockError if no broker answers; one that does not, of several, is in `Disks`."""
+    async with AsyncAdmin(
+        bootstrap,
+        connect_timeout_ms=ANSWER_TIMEOUT_MS,
+        request_timeout_ms=ANSWER_TIMEOUT_MS,
+        **options_of(files),
+    ) as admin:
+        await admin.cluster_id()  # finds one that answers at once: the first may be frozen
+        seen = await admin.describe_cluster()
+        topics = await admin.describe_topics()
+        return seen, list(topics.values()), await describe_disks(admin, seen.brokers)
+
+
 def _problem_of(seen: ClusterDescription, disks: Disks) -> str:
-    if not seen.controller_reachable:
-        return "the controller cannot be reached"
+    problems = []
     away = ", ".join(str(one.broker_id) for one in seen.brokers if not one.alive)
-    if away:
-        return f"the controller has no session with broker {away}"
-    if seen.hibernating:
-        return "it hibernates: it takes no new records, producers or group members"
-    for broker_id, why in disks.unknown.items():
-        return f"broker {broker_id} does not say whether its disk is full: {why}"
-    return ""
+    if not seen.controller_reachable:
+        problems.append("the controller cannot be reached")
+    elif away:
+        problems.append(f"the controller has no session with broker {away}")
+    elif seen.hibernating:
+        problems.append("it hibernates: it takes no new records, producers or group members")
+    problems += [f"broker {one} is silent: {why}" for one, why in disks.silent.items()]
+    return "; ".join(problems)
 
 
 def _broker_id(name: str) -> int | None:
