@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, ClusterDescription, LogDescription
+    from penstock.client import Admin, ClusterDescription, LogDescription, ScrubDescription
 
 Answer = TypeVar("Answer")
 AT_ONCE_MAX: Final = 32
@@ -60,26 +61,56 @@ def describe_soon(admin: "Admin") -> "ClusterDescription":
     return admin.describe_cluster()
 
 
+def each_at_once(
+    broker_ids: Iterable[int], question: Callable[[int], Answer]
+) -> tuple[list[Answer], dict[int, str]]:
+    """What these brokers answer, each asked by itself, and why others did not, by id."""
+
+    def ask(broker_id: int) -> "Answer | _Silent":
+        try:
+            return question(broker_id)
+        except PenstockError as error:
+            return _Silent(error.message)
+
+    asked = list(broker_ids)
+    answers = dict(zip(asked, at_once([partial(ask, one) for one in asked]), strict=True))
+    silent = {one: found.why for one, found in answers.items() if isinstance(found, _Silent)}
+    return [found for found in answers.values() if not isinstance(found, _Silent)], silent
+
+
+@dataclass(frozen=True, slots=True)
+class _Silent:
+    """In place of an answer."""
+
+    why: str
+
+
 def logs_at_once(
     admin: "Admin", broker_ids: Iterable[int], topics: Sequence[str] | None = None
 ) -> "tuple[list[LogDescription], dict[int, str]]":
     """What these brokers store, and why others did not say, by id."""
 
-    def ask(broker_id: int) -> "LogDescription | str":
-        try:
-            (found,) = admin.describe_logs(topics, broker_ids=[broker_id])
-        except PenstockError as error:
-            return error.message
+    def ask(broker_id: int) -> "LogDescription":
+        (found,) = admin.describe_logs(topics, broker_ids=[broker_id])
         return found
 
-    asked = list(broker_ids)
-    answers = dict(zip(asked, at_once([partial(ask, one) for one in asked]), strict=True))
-    silent = {one: found for one, found in answers.items() if isinstance(found, str)}
-    return [found for found in answers.values() if not isinstance(found, str)], silent
+    return each_at_once(broker_ids, ask)
 
 
-def tell_silent(silent: Mapping[int, str]) -> bool:
-    """Which live brokers did not say what they store; whether there are any."""
+def scrubs_at_once(
+    admin: "Admin", broker_ids: Iterable[int]
+) -> "tuple[list[ScrubDescription], dict[int, str]]":
+    """How far these brokers have read their logs, and why others did not say, by id."""
+
+    def ask(broker_id: int) -> "ScrubDescription":
+        (found,) = admin.describe_scrub([broker_id])
+        return found
+
+    return each_at_once(broker_ids, ask)
+
+
+def tell_silent(silent: Mapping[int, str], what: str = "what it stores") -> bool:
+    """Which live brokers did not say this; whether there are any."""
     for broker_id, problem in silent.items():
-        sys.stderr.write(f"penstock: broker {broker_id} does not say what it stores: {problem}\n")
+        sys.stderr.write(f"penstock: broker {broker_id} does not say {what}: {problem}\n")
     return bool(silent)

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
 from penstock.cli import cluster, group, log_dirs, topic
-from penstock.cli.at_once import at_once, describe_soon, logs_at_once
+from penstock.cli.at_once import at_once, describe_soon, logs_at_once, scrubs_at_once
 from penstock.cli.bundle import Entry, attempt, dump
 from penstock.cli.connect import Located, open_admin
 from penstock.cli.redact import redact_text
+from penstock.cli.scrub import HOW_FAR
 from penstock.errors import PenstockError, UnreachableError
 
 if TYPE_CHECKING:
@@ -175,6 +176,12 @@ def _broker_configs(admin: "Admin", alive: Ids, errors: list[str]) -> object:
     }
 
 
+def _scrub(admin: "Admin", alive: Ids, errors: list[str]) -> object:
+    found, silent = scrubs_at_once(admin, alive)
+    errors += [f"broker {one} does not say {HOW_FAR}: {why}" for one, why in silent.items()]
+    return [asdict(one) for one in found]
+
+
 _QUESTIONS: Final[dict[str, Callable[["Admin", Ids, list[str]], object]]] = {
     "topics": _topics,
     "log-dirs": _log_dirs,
@@ -184,7 +191,7 @@ _QUESTIONS: Final[dict[str, Callable[["Admin", Ids, list[str]], object]]] = {
         asdict(one) for one in admin.blocking_transactions()
     ],
     "broker-configs": _broker_configs,
-    "scrub": lambda admin, *_: [asdict(one) for one in admin.describe_scrub()],
+    "scrub": _scrub,
 }
 """Each is a file; a broker that refuses one still answers the others. Given: the ids of live
 brokers, and where to say what else could not be collected."""

@@ -2,15 +2,18 @@
 compare it with what their leaders have."""
 
 import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli import move_plan
+from penstock.cli.at_once import scrubs_at_once, tell_silent
 from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
+from penstock.cli.log_dirs import check_brokers
 from penstock.cli.naming import check_partition, parse_topic_or_partition
 from penstock.cli.options import (
+    COUNT_MAX,
     Bootstrap,
     DryRun,
     Output,
@@ -18,10 +21,12 @@ from penstock.cli.options import (
     example,
     given_not_empty,
 )
-from penstock.cli.output import print_rows
+from penstock.cli.output import keep_code, print_rows
 
 if TYPE_CHECKING:
     from penstock.client import Admin, ScrubDescription
+
+HOW_FAR: Final = "how far it has read"
 
 app = typer.Typer(help="Read what is stored, to find damage.", no_args_is_help=True)
 
@@ -71,20 +76,38 @@ def _count(admin: "Admin", topic: str | None, partition: int | None) -> int:
     return sum(partition in (None, log.partition) for log in logs)
 
 
-@app.command(epilog=example("penstock scrub status", "penstock scrub status -o json"))
-def status(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
+@app.command(
+    epilog=example(
+        "penstock scrub status", "penstock scrub status --broker 1", "penstock scrub status -o json"
+    )
+)
+def status(
+    *,
+    broker: Annotated[
+        list[int] | None,
+        typer.Option("--broker", min=0, max=COUNT_MAX, help="Only of this; may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Show how far each broker has read its logs, and what it has found since it started.
 
     Below: parts of logs that are not as the leader's although both read well. Nothing repairs them.
+    Exit code 1 if a broker does not answer: what it has found is then not known.
     """
-    with open_admin(bootstrap) as admin:
-        found = admin.describe_scrub()
+    with open_admin(bootstrap, only_look=True) as admin:
+        brokers = check_brokers(admin, broker or ())
+        asked = set(broker) if broker else {one.broker_id for one in brokers if one.alive}
+        found, silent = scrubs_at_once(admin, sorted(asked))
     rows = [_row(one) if output is Output.TABLE else _record(one) for one in found]
-    print_rows(rows, output)
     differing = [row for one in found for row in _differences(one)]
-    if output is Output.TABLE and differing:
-        typer.echo()
-        print_rows(differing, output)
+    with keep_code():
+        print_rows(rows, output, empty="no broker says how far it is")
+        if output is Output.TABLE and differing:
+            typer.echo()
+            print_rows(differing, output)
+    if tell_silent(silent, HOW_FAR):
+        raise typer.Exit(1)
 
 
 def _record(one: "ScrubDescription") -> dict[str, object]:

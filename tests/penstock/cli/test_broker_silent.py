@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from penstock.cli.at_once import describe_soon
 from penstock.cli.main import app
 from penstock.client import Admin, ClusterDescription
+from penstock.errors import MisuseError
 
 NEVER = {"broker.session.timeout.ms": "600000"}
 """A broker that is frozen stays alive for the controller."""
@@ -133,6 +134,28 @@ def test_the_copy_rates_are_shown_that_are_told(frozen: Cluster) -> None:
     assert done.exit_code == 1
 
 
+def test_the_scrubs_are_shown_of_those_that_answer(frozen: Cluster) -> None:
+    done = run(frozen, "scrub", "status", "-o", "json")
+    assert (done.exit_code, [one["broker"] for one in json.loads(done.stdout)]) == (1, [2])
+    for one in (0, 1):
+        assert f"penstock: broker {one} does not say how far it has read: " in done.stderr
+    done = run(frozen, "scrub", "status", "--broker", "2", "-o", "json")
+    assert (done.exit_code, [one["broker"] for one in json.loads(done.stdout)]) == (0, [2])
+    done = run(frozen, "scrub", "status", "--broker", "7")
+    assert (done.exit_code, "there is no broker 7; there are 0, 1, 2" in done.stderr) == (1, True)
+
+
+def test_the_admin_asks_the_named_brokers_for_their_scrubs_or_all_that_live(
+    cluster: Cluster,
+) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        assert [one.broker_id for one in admin.describe_scrub()] == [0, 1, 2]
+        assert [one.broker_id for one in admin.describe_scrub([2, 0])] == [0, 2]
+        assert (admin.describe_scrub([]), admin.describe_logs(broker_ids=[])) == ([], [])
+        with pytest.raises(MisuseError, match="no such brokers: 7"):
+            admin.describe_scrub([7])
+
+
 def test_a_bundle_has_what_those_say_that_answer(frozen: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "all.zip"
     done = run(frozen, "report", "-f", str(file), "-o", "json")
@@ -141,7 +164,9 @@ def test_a_bundle_has_what_those_say_that_answer(frozen: Cluster, tmp_path: Path
         found = {name: bundle.read(name).decode() for name in bundle.namelist()}
     assert {one["broker"] for one in json.loads(found["log-dirs.json"])["logs"]} == {2}
     assert list(json.loads(found["broker-configs.json"])) == ["2"]
+    assert [one["broker_id"] for one in json.loads(found["scrub.json"])] == [2]
     assert "broker 0 does not say what it stores: " in found["errors.txt"]
+    assert "broker 1 does not say how far it has read: " in found["errors.txt"]
 
 
 def test_without_a_controller_brokers_are_listed(without_controller: Cluster) -> None:

@@ -414,9 +414,12 @@ class AsyncAdmin:
         """
         return await damage_calls.start_scrub(self._asking, topic, partition)
 
-    async def describe_scrub(self) -> list[ScrubDescription]:
-        """How far each live broker has read its logs. Raises as `start_scrub`."""
-        return await damage_calls.describe_scrub(self._asking)
+    async def describe_scrub(
+        self, broker_ids: Iterable[int] | None = None
+    ) -> list[ScrubDescription]:
+        """How far brokers have read their logs; None = every live broker. Raises as `start_scrub`,
+        and MisuseError for a broker that the cluster does not have."""
+        return await damage_calls.describe_scrub(self._asking, broker_ids)
 
     async def accept_loss(
         self,

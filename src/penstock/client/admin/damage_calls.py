@@ -28,11 +28,13 @@ async def start_scrub(asking: Asking, topic: str | None, partition: int | None) 
     return replicas
 
 
-async def describe_scrub(asking: Asking) -> list[ScrubDescription]:
+async def describe_scrub(
+    asking: Asking, broker_ids: Iterable[int] | None = None
+) -> list[ScrubDescription]:
     """See `AsyncAdmin.describe_scrub`."""
     request = pb.DescribeScrubRequest(cluster_id=await asking.cluster_id())
     found = []
-    for connection in (await asking.brokers()).values():
+    for connection in (await asking.brokers(broker_ids)).values():
         method = connection.admin.DescribeScrub
         answer = checked(await connection.call(method, request, asking.timeout_s))
         found.append(_from_wire(answer))

@@ -275,9 +275,9 @@ class Admin:
         """Has brokers read their replicas now, to find damage. See AsyncAdmin.start_scrub."""
         return self._loop.run(self._core.start_scrub(topic, partition))
 
-    def describe_scrub(self) -> list[ScrubDescription]:
-        """How far each live broker has read its logs."""
-        return self._loop.run(self._core.describe_scrub())
+    def describe_scrub(self, broker_ids: Iterable[int] | None = None) -> list[ScrubDescription]:
+        """How far brokers have read their logs; None = every live broker."""
+        return self._loop.run(self._core.describe_scrub(broker_ids))
 
     def accept_loss(
         self,
