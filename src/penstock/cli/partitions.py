@@ -181,6 +181,7 @@ def _carry_out(
 def _single(
     admin: "Admin", where: TopicPartition, target: tuple[BrokerId, ...]
 ) -> move_plan.SavedPlan:
+    admin.describe_moves([where.topic])  # brokers may not know yet how the last move ended
     topic = admin.describe_topics([where.topic])[where.topic]
     check_partition(topic, where.partition)
     present = topic.partitions[where.partition].replicas

@@ -19,6 +19,11 @@ def seen(broker: "BrokerClient") -> broker_pb2.PartitionInfo:
     return broker.known("t").partitions[0]
 
 
+def known(broker: "BrokerClient") -> tuple[int, int]:
+    """The controller epoch and version of its metadata."""
+    return broker.images[-1].controller_epoch, broker.images[-1].metadata_version
+
+
 def copies(broker: "BrokerClient") -> bool:
     """Broker 2 does, as far as this one knows."""
     return list(seen(broker).adding) == [2]
@@ -49,6 +54,12 @@ async def test_a_partition_moves(start: "Start", documents: SharedDocuments) -> 
     assert (result.state, list(result.target)) == (admin_pb2.MOVE_STATE_QUEUED, [2, 1])
     for broker in brokers:
         await broker.until(partial(copies, broker), "2 copies")
+    before = known(brokers[0])
+    described = await running.admin.DescribeMoves(admin_pb2.DescribeMovesRequest())
+    told = (described.controller_epoch, described.metadata_version)
+    assert told >= before > (0, 0)
+    for broker in brokers:
+        await broker.until(lambda: known(broker) >= told, "what was told")  # noqa: B023
     partition = json.loads(documents.documents["topic/t"].text)["partitions"][0]
     assert (partition["target"], partition["why"], partition["adding"]) == ([2, 1], "drain", [2])
 

@@ -98,6 +98,8 @@ def describe_moves(
         paused=machine.journaling,
         copy_rate=cluster.copy_rate,
         copy_rate_by=cluster.copy_rate_by,
+        controller_epoch=cluster.controller_epoch,
+        metadata_version=machine.stored.metadata_version,
     )
 
 

@@ -318,8 +318,9 @@ class AsyncAdmin:
         )
 
     async def describe_moves(self, topics: Iterable[str] | None = None) -> MovesDescription:
-        """Moves that have not ended (None: of all topics), and brokers as places for replicas."""
-        return await move_calls.describe_moves(self._asking, topics)
+        """Moves that have not ended (None: of all topics), and brokers as places for replicas. What
+        `describe_topics` of this client tells from then on is not older."""
+        return await move_calls.describe_moves_first(self._asking, topics)
 
     async def alter_brokers(
         self, changes: Iterable[BrokerChange], *, validate_only: bool = False
@@ -417,8 +418,7 @@ class AsyncAdmin:
     async def describe_scrub(
         self, broker_ids: Iterable[int] | None = None
     ) -> list[ScrubDescription]:
-        """How far brokers have read their logs; None = every live broker. Raises as `start_scrub`,
-        and MisuseError for a broker that the cluster does not have."""
+        """How far they have read their logs; None = every live broker. Raises as `start_scrub`."""
         return await damage_calls.describe_scrub(self._asking, broker_ids)
 
     async def accept_loss(

@@ -15,7 +15,7 @@ from penstock.client.cluster.credentials import Metadata
 from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.client.process import ProcessGuard
 from penstock.core.words import listed
-from penstock.errors import Applied, ErrorCode, MisuseError, PenstockError
+from penstock.errors import Applied, ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
 from penstock.rpc.operators import OPERATOR_EPOCH
@@ -49,6 +49,7 @@ class Asking:
         self.cluster = cluster
         self.timeout_s = cluster.config.request_timeout_ms / 1000
         self.guard = ProcessGuard("admin client")
+        self._told = (0, 0)
         self._operator: tuple[Callable[[], Awaitable[int]], Callable[[str], None]] | None = None
 
     async def cluster_id(self) -> str:
@@ -110,6 +111,22 @@ class Asking:
         """What changes show. Raises PenstockError if there is to be an epoch, and is none."""
         epoch = 0 if self._operator is None else await self._operator[0]()
         return ((OPERATOR_EPOCH, str(epoch)),) if epoch else None
+
+    def was_told(self, controller_epoch: int, metadata_version: int) -> None:
+        """The controller has told of this metadata; brokers learn of it a moment later."""
+        self._told = max(self._told, (controller_epoch, metadata_version))
+
+    def check_not_behind(self, controller_epoch: int, metadata_version: int) -> None:
+        """Raises a retriable error for a broker's metadata that is older than what the controller
+        has told: a plan that takes from both would move again what has just moved."""
+        seen = (controller_epoch, metadata_version)
+        if seen < self._told:
+            raise ClusterError(
+                f"the broker has metadata version {seen[1]} of controller epoch {seen[0]}, and the "
+                f"controller has told of {self._told[1]} of {self._told[0]}: the broker has not "
+                "heard of that yet; try again",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            )
 
     def name_operator(
         self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]

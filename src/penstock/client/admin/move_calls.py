@@ -75,8 +75,15 @@ async def alter_replicas(
     ]
 
 
-async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
+async def describe_moves_first(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
     """See `AsyncAdmin.describe_moves`."""
+    found = await describe_moves(asking, topics)
+    asking.was_told(found.controller_epoch, found.metadata_version)
+    return found
+
+
+async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
+    """What the controller answers."""
     request = pb.DescribeMovesRequest(
         cluster_id=await asking.cluster_id(), topics=list(topics or ())
     )
@@ -89,6 +96,8 @@ async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesD
         paused=answer.paused,
         copy_rate=answer.copy_rate if answer.HasField("copy_rate") else None,
         copy_rate_by=answer.copy_rate_by if answer.HasField("copy_rate_by") else None,
+        controller_epoch=answer.controller_epoch,
+        metadata_version=answer.metadata_version,
     )
 
 

@@ -156,7 +156,8 @@ class MovesDescription:
     `paused`: the metadata store is unavailable; nothing begins or ends, but copies go on.
     `copy_rate`: bytes per second that each broker copies of partitions that move, in and out; 0: no
     limit; None: each broker's own setting. `copy_rate_by`: what manages it; "": nothing does; None:
-    the controller, of an older release, does not say.
+    the controller, of an older release, does not say. `controller_epoch` and `metadata_version`:
+    as of `ClusterDescription`, of the metadata that this is about; 0: likewise.
     """
 
     moves: tuple[MoveDescription, ...]
@@ -166,6 +167,8 @@ class MovesDescription:
     paused: bool
     copy_rate: int | None = None
     copy_rate_by: str | None = None
+    controller_epoch: int = 0
+    metadata_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

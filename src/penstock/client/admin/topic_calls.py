@@ -155,17 +155,34 @@ async def describe_topics(
         for name in names:
             await asking.cluster.topic(name)
         if names:
-            await asking.cluster.refresh()
+            await _refresh_told(asking)
         return {name: await asking.cluster.topic(name) for name in names}
     request = broker_pb2.MetadataRequest(cluster_id=await asking.cluster_id())
-    answer = await asking.ask(
-        lambda connection, timeout_s: connection.call(
-            connection.broker.Metadata, request, timeout_s
-        )
-    )
+
+    async def attempt(connection: Connection, timeout_s: float) -> broker_pb2.MetadataResponse:
+        found = await connection.call(connection.broker.Metadata, request, timeout_s)
+        asking.check_not_behind(found.controller_epoch, found.metadata_version)
+        return found
+
+    answer = await asking.ask(attempt)
     return {
         info.topic: topic_from_wire(info) for info in answer.topics if not info.HasField("error")
     }
+
+
+async def _refresh_told(asking: Asking) -> None:
+    """The view, until it is not older than what the controller has told."""
+    deadline = monotonic() + asking.timeout_s
+    while True:
+        view = await asking.cluster.refresh()
+        try:
+            asking.check_not_behind(view.controller_epoch, view.metadata_version)
+        except ClusterError:
+            if monotonic() >= deadline:
+                raise
+            await asyncio.sleep(asking.cluster.config.retry_backoff_ms / 1000)
+        else:
+            return
 
 
 async def alter_configs(

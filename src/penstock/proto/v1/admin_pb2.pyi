@@ -1455,6 +1455,8 @@ class DescribeMovesResponse(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     COPY_RATE_FIELD_NUMBER: _builtins.int
     COPY_RATE_BY_FIELD_NUMBER: _builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: _builtins.int
+    METADATA_VERSION_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Of the stored metadata."""
     newest_format: _builtins.int
@@ -1467,6 +1469,11 @@ class DescribeMovesResponse(_message.Message):
     """Who has set it, see AlterThrottleRequest; empty: a person, or nobody. Not set: this controller
     does not know.
     """
+    controller_epoch: _builtins.int
+    """Of the metadata that this is about, as in MetadataResponse: a broker that is behind it does not
+    know yet how moves have ended. 0: a controller that does not say.
+    """
+    metadata_version: _builtins.int
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property
@@ -1488,10 +1495,12 @@ class DescribeMovesResponse(_message.Message):
         paused: _builtins.bool = ...,
         copy_rate: _builtins.int | None = ...,
         copy_rate_by: _builtins.str | None = ...,
+        controller_epoch: _builtins.int = ...,
+        metadata_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "_copy_rate_by", b"_copy_rate_by", "copy_rate", b"copy_rate", "copy_rate_by", b"copy_rate_by", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "_copy_rate_by", b"_copy_rate_by", "brokers", b"brokers", "copy_rate", b"copy_rate", "copy_rate_by", b"copy_rate_by", "error", b"error", "format", b"format", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate", "_copy_rate_by", b"_copy_rate_by", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "copy_rate", b"copy_rate", "copy_rate_by", b"copy_rate_by", "error", b"error", "format", b"format", "metadata_version", b"metadata_version", "moves", b"moves", "newest_format", b"newest_format", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__copy_rate: _TypeAlias = _typing.Literal["copy_rate"]  # noqa: Y015
     _WhichOneofArgType__copy_rate: _TypeAlias = _typing.Literal["_copy_rate", b"_copy_rate"]  # noqa: Y015
