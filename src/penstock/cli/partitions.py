@@ -230,7 +230,7 @@ def status(
     """Show the moves that have not ended: how far they are, and what they wait for."""
     if watch and output is not Output.TABLE:
         raise WrongUsageError("--watch prints tables for people: leave out -o")
-    with open_admin(bootstrap) as admin:
+    with open_admin(bootstrap, only_look=not watch) as admin:
         seen = admin.describe_moves()
         if not watch:
             move_status.show(seen, output)

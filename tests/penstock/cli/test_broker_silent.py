@@ -1,6 +1,7 @@
 """What looks at brokers shows what is known while some of them, or the controller, are silent."""
 
 import json
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +15,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.at_once import describe_soon
 from penstock.cli.main import app
-from penstock.client import Admin, ClusterDescription
-from penstock.errors import MisuseError
+from penstock.client import EARLIEST, Admin, ClusterDescription, TopicPartition
+from penstock.errors import ClusterError, MisuseError, UnreachableError
 
 NEVER = {"broker.session.timeout.ms": "600000"}
 """A broker that is frozen stays alive for the controller."""
@@ -154,6 +155,37 @@ def test_the_admin_asks_the_named_brokers_for_their_scrubs_or_all_that_live(
         assert (admin.describe_scrub([]), admin.describe_logs(broker_ids=[])) == ([], [])
         with pytest.raises(MisuseError, match="no such brokers: 7"):
             admin.describe_scrub([7])
+
+
+def test_a_list_that_would_not_be_complete_names_the_brokers_that_are_silent(
+    frozen: Cluster,
+) -> None:
+    begun = time.monotonic()
+    with (
+        Admin(frozen.bootstrap, request_timeout_ms=4_000, connect_timeout_ms=4_000) as admin,
+        pytest.raises(UnreachableError, match=r"^no answer of broker 0, 1 \(") as silent,
+    ):
+        admin.list_groups()
+    assert "what it coordinates would be missing" in silent.value.message
+    assert time.monotonic() - begun < 60
+
+
+def test_a_leader_that_is_silent_is_named_by_its_partition(frozen: Cluster) -> None:
+    place = TopicPartition("flights", 0)
+    with (
+        Admin(frozen.bootstrap, request_timeout_ms=4_000, connect_timeout_ms=4_000) as admin,
+        pytest.raises(ClusterError, match=r"^the leader of flights/0 does not answer: "),
+    ):
+        admin.list_offsets({place: EARLIEST})
+
+
+def test_what_moves_is_not_waited_for_as_long_as_for_a_change(
+    without_controller: Cluster,
+) -> None:
+    done = run(without_controller, "partitions", "status")
+    assert done.exit_code == 1
+    assert "has no session with a controller" in done.stderr
+    assert "(tried for 4 s)" in done.stderr
 
 
 def test_a_bundle_has_what_those_say_that_answer(frozen: Cluster, tmp_path: Path) -> None:

@@ -14,13 +14,20 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final, TypeVar
 
-from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.cluster import Cluster, is_silence
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.view import Leader
 from penstock.client.cluster.wire import isolation_to_wire
 from penstock.client.model import ListedOffset, OffsetSpec, TopicDescription
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, MisuseError, NotLeaderError, PenstockError
+from penstock.errors import (
+    ClusterError,
+    ErrorCode,
+    MisuseError,
+    NotLeaderError,
+    PenstockError,
+    UnreachableError,
+)
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
@@ -67,7 +74,7 @@ async def ask_leaders(
     """An answer for every partition.
 
     `patient`: see `ask_once`. Raises the first error that a retry cannot cure, or one of the last
-    errors after `timeout_s`.
+    errors after `timeout_s`; a leader's silence with the partition that waits for it.
     """
     deadline = monotonic() + timeout_s
     answers: dict[TopicPartition, Answer] = {}
@@ -76,21 +83,40 @@ async def ask_leaders(
         await known_partition(cluster, where)
     while True:
         left = {where: what for where, what in asked.items() if where not in answers}
-        troubles: list[PenstockError] = []
+        troubles: dict[TopicPartition, PenstockError] = {}
         found = await ask_once(cluster, left, call, deadline - monotonic(), patient=patient)
         for where, answer in found.items():
             if isinstance(answer, PenstockError):
-                troubles.append(answer)
+                troubles[where] = answer
             else:
                 answers[where] = answer
         if not troubles:
             return answers
-        final = [error for error in troubles if not error.retriable]
-        if final or monotonic() + pause_s >= deadline:
-            raise (final or troubles)[0]
+        final = [error for error in troubles.values() if not error.retriable]
+        if final:
+            raise final[0]
+        if monotonic() + pause_s >= deadline:
+            raise _last_trouble(troubles, timeout_s)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, cluster.config.retry_backoff_max_ms / 1000)
         await cluster.refresh(topics={where.topic for where in left})
+
+
+def _last_trouble(
+    troubles: Mapping[TopicPartition, PenstockError], timeout_s: float
+) -> PenstockError:
+    """One of these; of a leader that is silent, with its partition, and the same code: it may have
+    done what it was asked for."""
+    where, error = next(iter(troubles.items()))
+    if not is_silence(error):
+        return error
+    said = (
+        f"the leader of {where} does not answer: {error.message} (tried for {timeout_s:g} s); look "
+        "at that broker, or try again: another one leads once the controller has noticed"
+    )
+    if isinstance(error, UnreachableError):
+        return UnreachableError(said)
+    return ClusterError(said, error.code)
 
 
 async def ask_once(
