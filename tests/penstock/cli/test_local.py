@@ -255,6 +255,35 @@ class TestRefused:
         assert len(done.stderr.splitlines()) == 1, "the supervisor's line is not shown again"
         assert processes_of(tmp_path) == {}
 
+    @pytest.mark.parametrize("how", [["--detach"], ["--dry-run"]], ids=str)
+    def test_a_directory_that_is_somebody_elses(
+        self, program: "Program", tmp_path: Path, how: list[str]
+    ) -> None:
+        (tmp_path / "theirs" / "logs").mkdir(parents=True)
+        (tmp_path / "file").touch()
+        for place, why in (
+            ("theirs", "has a folder 'logs' that no local cluster made"),
+            ("file/below", "cannot be used as data directory: "),
+        ):
+            words = ("--data-dir", tmp_path / place, "--port", 0, *how)
+            done = program.run("local", "up", *words)
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+            assert done.stderr.startswith(f"penstock: {tmp_path / place}")
+            assert why in done.stderr
+            assert "choose another" in done.stderr
+
+    @pytest.mark.parametrize("how", [["--detach"], ["--dry-run"]], ids=str)
+    def test_data_of_more_brokers_than_are_to_run(
+        self, program: "Program", tmp_path: Path, how: list[str]
+    ) -> None:
+        place = tmp_path / "large"
+        StateDirectory(place).create()
+        (place / "broker-3").mkdir()
+        done = program.run("local", "up", "--data-dir", place, "--port", 0, *how)
+        assert done.returncode == 1
+        assert f"spec.brokers is 3, but {place} contains data of broker 3" in done.stderr
+        assert f"`penstock local down --purge --data-dir {place}`" in done.stderr
+
     def test_why_a_detached_start_fails_is_no_progress(self) -> None:
         lines = ["controller is ready on 127.0.0.1:9091", "penstock: port 9092 is in use"]
         assert progress_in(lines) == lines[:1]

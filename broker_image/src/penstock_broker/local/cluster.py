@@ -152,7 +152,7 @@ class LocalCluster:
     def _start_processes(self) -> None:
         deadline = time.monotonic() + self.options.ready_timeout_s
         self._phase = "starting"
-        self._refuse_to_shrink()
+        refuse_to_shrink(self.manifest, self.cluster, self.directory.root)
         check_mode(self.directory, secure=self._security is not None)
         end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
         names = process_names(self.cluster)
@@ -305,19 +305,6 @@ class LocalCluster:
         log_file = self.directory.log_file(name)
         return ServerProcess(name, arguments, ports[name], log_file, environment)
 
-    def _refuse_to_shrink(self) -> None:
-        brokers = self.cluster.spec.brokers
-        present = [entry.name for entry in self.directory.root.glob("broker-*") if entry.is_dir()]
-        ids = [int(text) for name in present if (text := name.removeprefix("broker-")).isdecimal()]
-        if ids and max(ids) >= brokers:
-            raise MisuseError(
-                f"{self.manifest.source}: Cluster/{self.cluster.name}: spec.brokers is "
-                f"{brokers}, but {self.directory.root} contains data of broker {max(ids)}; set "
-                f"spec.brokers to {max(ids) + 1}, or remove all data with `penstock local down "
-                "--purge`",
-                ErrorCode.INVALID_CONFIG,
-            )
-
     def _wait_until_serving(self, server: ServerProcess, deadline: float) -> None:
         while not server.is_serving():
             if not self._watcher.is_watching:
@@ -366,4 +353,18 @@ class LocalCluster:
                 processes=tuple(server.record() for server in self._servers.values()),
                 settings=settings_of(self.cluster).fingerprint,
             )
+        )
+
+
+def refuse_to_shrink(manifest: Manifest, cluster: Cluster, root: Path) -> None:
+    """Raises MisuseError if there is data of brokers that would not be started."""
+    brokers = cluster.spec.brokers
+    present = [entry.name for entry in root.glob("broker-*") if entry.is_dir()]
+    ids = [int(text) for name in present if (text := name.removeprefix("broker-")).isdecimal()]
+    if ids and max(ids) >= brokers:
+        raise MisuseError(
+            f"{manifest.source}: Cluster/{cluster.name}: spec.brokers is {brokers}, but {root} "
+            f"contains data of broker {max(ids)}; set spec.brokers to {max(ids) + 1}, or remove "
+            f"all data with `penstock local down --purge{options_for(root)}`",
+            ErrorCode.INVALID_CONFIG,
         )

@@ -24,7 +24,12 @@ from penstock.core.manifest import Cluster, Manifest
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock_broker.local.apply import apply_topics
 from penstock_broker.local.arguments import check_settings, settings_of
-from penstock_broker.local.cluster import LocalCluster, LocalOptions, process_names
+from penstock_broker.local.cluster import (
+    LocalCluster,
+    LocalOptions,
+    process_names,
+    refuse_to_shrink,
+)
 from penstock_broker.local.manifest_file import (
     DEFAULT_NAME,
     choose_cluster,
@@ -141,8 +146,10 @@ class LocalUp:
         )
 
     def plan(self) -> list[str]:
-        """What a start would do, a line each. Raises MisuseError if a port that it needs is in
-        use."""
+        """What a start would do, a line each. Raises MisuseError for what would keep it from that:
+        the directory, data of more brokers, a port in use."""
+        self.directory.check_usable()
+        refuse_to_shrink(self.manifest, self.cluster, self.directory.root)
         with reserved_ports(
             process_names(self.cluster), self.request.base_port, secure=self.request.secure
         ):

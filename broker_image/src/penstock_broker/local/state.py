@@ -144,6 +144,19 @@ class StateDirectory:
                 "choose another with --data-dir"
             ) from error
 
+    def check_usable(self) -> None:
+        """Raises MisuseError if `create` would, as far as can be seen without making anything."""
+        if not self.root.exists():
+            above = next(one for one in self.root.absolute().parents if one.exists())
+            if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+                why = "cannot be written" if above.is_dir() else "is no directory"
+                raise MisuseError(
+                    f"{self.root}: cannot be used as data directory: {above} {why}; choose "
+                    "another with --data-dir"
+                )
+        elif not self._is_ours():
+            self._refuse_to_share()
+
     def read(self) -> LocalState | None:
         """None if no cluster was started here, or its state cannot be read or parsed."""
         try:
