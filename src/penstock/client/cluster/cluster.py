@@ -297,10 +297,12 @@ class Cluster:
         if self._diagnosed or not unclear or len(unclear) < len(reasons):
             return
         self._diagnosed = True
-        for address in unclear:
-            connection = self.connections.to(address)
-            found = await connection.diagnosis()
-            if found is not None:
+        async with asyncio.TaskGroup() as group:  # each takes seconds where nobody speaks
+            looks = [
+                group.create_task(self.connections.to(address).diagnosis()) for address in unclear
+            ]
+        for look in looks:
+            if (found := look.result()) is not None:
                 self._diagnosed = False
                 raise found
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +17,12 @@ from support.secure import Certificates
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.client.cluster.diagnosis import diagnose
+from penstock.client.cluster.cluster import Cluster as ClusterClient
+from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.diagnosis import DIAGNOSIS_S, diagnose
+from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.errors import UnreachableError
+from penstock.proto.v1 import broker_pb2
 
 Listener = Callable[[], AbstractContextManager[str]]
 
@@ -131,3 +136,20 @@ def test_a_web_server_with_tls_is_no_broker(tmp_path: Path) -> None:
         found = asyncio.run(diagnose(address, certificates.stranger().tls, "localhost"))
     assert found is not None
     assert "(it has TLS, but no HTTP/2 on top)" in found.message
+
+
+async def test_many_addresses_that_say_nothing_cost_the_time_of_one() -> None:
+    silent = 10
+
+    async def ask(connection: Connection, timeout_s: float) -> broker_pb2.MetadataResponse:
+        request = broker_pb2.MetadataRequest(no_topics=True)
+        return await connection.call(connection.broker.Metadata, request, timeout_s)
+
+    with ExitStack() as listeners:
+        addresses = [listeners.enter_context(raw_listener(b"")) for _ in range(silent)]
+        cluster = ClusterClient(parse_bootstrap(addresses), ClientConfig())
+        begun = time.monotonic()
+        with pytest.raises(UnreachableError, match="no broker answered within 2 s"):
+            await cluster.ask(ask, 2.0, patience_s=0.05)
+        assert time.monotonic() - begun < silent * DIAGNOSIS_S / 2
+        await cluster.aclose()
