@@ -26,6 +26,7 @@ from penstock.core.types import (
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
+TOO_LARGE = ClusterError("more than max.message.bytes", ErrorCode.RECORD_TOO_LARGE)
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
 
@@ -165,6 +166,7 @@ class Driver:
         sequence: int = -1,
         timeout_ms: int = 1_000,
         expected_epoch: int = 0,
+        refusal: PenstockError | None = None,
     ) -> c.Ready:
         self.requests += 1
         return self.do(
@@ -175,6 +177,7 @@ class Driver:
                 sync=sync,
                 deadline_ms=self.now_ms + timeout_ms,
                 expected_epoch=LeaderEpoch(expected_epoch),
+                refusal=refusal,
             )
         )
 

@@ -58,6 +58,7 @@ __all__ = [
     "binary_buffers",
     "build_batch",
     "check_batch",
+    "check_size",
     "columns_from_buffers",
     "decode_batch",
     "encode_columns",
@@ -116,13 +117,25 @@ def build_batch(
     return Batch(replace(header, crc=compute_crc(header, payload)), payload)
 
 
-def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = False) -> None:
+def check_size(batch: Batch, max_bytes: int) -> None:
+    """Raises ClusterError(RECORD_TOO_LARGE) if header and payload, compressed, have more than
+    `max_bytes` (`max.message.bytes` of the topic)."""
+    if batch.size_bytes > max_bytes:
+        raise ClusterError(
+            f"batch of {batch.header.record_count} records has {batch.size_bytes} bytes, the limit "
+            f"(max.message.bytes) is {max_bytes}; send smaller batches or raise the limit",
+            ErrorCode.RECORD_TOO_LARGE,
+        )
+
+
+def check_batch(
+    batch: Batch, *, max_bytes: int | None = None, allow_internal_flags: bool = False
+) -> None:
     """What a broker checks before it appends: header, sizes and CRC. The payload is not decoded.
 
     Args:
         batch: As received from a producer or a leader.
-        max_bytes: Limit of header and payload, compressed, both ends included
-            (`max.message.bytes` of the topic).
+        max_bytes: As for `check_size`; None: that is checked elsewhere.
         allow_internal_flags: Whether the batch may be control, a marker, compacted: true for
             batches from a leader and from the broker itself. Producers may set TRANSACTIONAL
             alone; the partition's leader checks it against the producer id.
@@ -131,12 +144,8 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
     or INVALID_REQUEST for flags that a producer must not set. Then nothing may be appended.
     """
     header = batch.header
-    if batch.size_bytes > max_bytes:
-        raise ClusterError(
-            f"batch of {header.record_count} records has {batch.size_bytes} bytes, the limit "
-            f"(max.message.bytes) is {max_bytes}; send smaller batches or raise the limit",
-            ErrorCode.RECORD_TOO_LARGE,
-        )
+    if max_bytes is not None:
+        check_size(batch, max_bytes)
     if header.flags and not allow_internal_flags and header.flags != BatchFlags.TRANSACTIONAL:
         raise ClusterError(
             f"batch has flags {int(header.flags):#x}; producers send 0, or 0x1 in a transaction",

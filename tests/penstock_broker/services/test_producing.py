@@ -237,6 +237,39 @@ class Stamping(ProduceScene):
 
 
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ({"max.message.bytes": "1024"}, "RECORD_TOO_LARGE"),
+        ({"cleanup.policy": "compact"}, "INVALID_RECORD"),
+        ({"message.timestamp.before.max.ms": "1000"}, "INVALID_TIMESTAMP"),
+    ],
+)
+async def test_a_retry_is_acknowledged_although_the_settings_have_changed(
+    setting: dict[str, str], code: str
+) -> None:
+    """The answer to the first request is lost; nothing like it is taken by then."""
+    async with produce_scene() as scene:
+        answers = Answers()
+        written_ms = scene.clock.wall_ms() - MINUTE_MS
+        numbers = {"producer_id": 7, "producer_epoch": 0, "timestamps_ms": written_ms}
+        first = part("t", b"x" * 2_000, base_sequence=0, **numbers)
+        scene.producing.submit(request(1, first), answers.take)
+        await wait_until_async(lambda: answers.codes == ["done"], what="it is stored")
+        scene.topics_config |= setting
+        await scene.lead(0, 2)
+        scene.producing.submit(request(2, first), answers.take)
+        await wait_until_async(lambda: len(answers) == 2, what="the retry is answered")
+        assert answers.codes == ["done", "done"]
+        assert [pending.response.results[0].duplicate for pending in answers] == [False, True]
+        following = part("t", b"x" * 2_000, base_sequence=1, **numbers)
+        scene.producing.submit(request(3, following), answers.take)
+        assert answers.codes[2:] == [code]
+        assert len(scene.stored()) == 1
+
+
 ROUNDED_MS = 1
 """Of two clocks, each is cut to milliseconds."""
 

@@ -21,14 +21,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.core.authorization import Kind, Operation
 from penstock.core.authorization.producers import check_producer_id
-from penstock.core.batch import Batch, BatchHeader
-from penstock.core.compaction.keymap import check_keys
+from penstock.core.batch import Batch
 from penstock.core.records import check_batch
 from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
-from penstock.core.topic import TimestampType, TopicConfig, refuse_internal
+from penstock.core.topic import refuse_internal
 from penstock.core.transactions.config import check_transactional_id
 from penstock.core.types import Acks, LeaderEpoch, Sync
-from penstock.core.wall_clock import WallTime
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
@@ -41,6 +39,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, check_count
 from penstock_broker.services.locate import Locator, unknown_outcome
 from penstock_broker.services.opening import Opened, Opener, check_opened
+from penstock_broker.services.settings import check_settings
 from penstock_broker.serving.callers import NOBODY, Caller, Role, caller
 from penstock_broker.serving.edge import waiting_for_others
 from penstock_broker.serving.quotas import Quotas
@@ -232,12 +231,19 @@ class Producing:
         if terms.who.role is Role.USER:
             check_producer_id(batch.header.producer_id, terms.who.principal)
         self._reserve(pending, batch)
-        check_batch(batch, max_bytes=topic.config.max_message_bytes)
-        if topic.config.cleanup_policy.compacts and not check_opened(part, index, terms.opened):
-            check_keys(batch, str(replica))
-        append_time_ms = check_timestamps(
-            batch, topic.config, self._clock.wall.look(), replica.recent.newest
-        )
+        check_batch(batch)
+        append_time_ms, refusal = 0, None
+        try:
+            is_opened = topic.config.cleanup_policy.compacts and check_opened(
+                part, index, terms.opened
+            )
+            append_time_ms = check_settings(
+                batch, topic.config, replica, self._clock.wall.look(), is_opened=is_opened
+            )
+        except OverloadedError:
+            raise
+        except PenstockError as error:
+            refusal = error
         request_id = next(self._request_ids)
         probe = None
         if replica.probe is None:
@@ -255,6 +261,7 @@ class Producing:
                 expected_epoch=LeaderEpoch(part.leader_epoch),
                 append_time_ms=append_time_ms,
                 transactional_id=terms.transactional_id,
+                refusal=refusal,
             ),
         )
         if probe is not None and not probe.persist_id and replica.probe is probe:
@@ -375,36 +382,6 @@ class _Size(NamedTuple):
     records: int
     payload_bytes: int
     probe: Probe | None
-
-
-def check_timestamps(
-    batch: Batch, config: TopicConfig, now: WallTime, newest: BatchHeader | None
-) -> int:
-    """The append time to stamp (ms), 0 if records keep their own timestamps.
-
-    `newest`: of the partition, if it is in memory. While the clock is in doubt, append times do not
-    fall behind it, and records may be as far from the time that counts as from the one shown.
-    Raises ClusterError(INVALID_TIMESTAMP) if the producer's are too far from the broker's clock.
-    """
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        is_behind = newest is not None and not now.is_trusted and newest.append_time_ms > now.ms
-        return newest.append_time_ms if newest is not None and is_behind else now.ms
-    earliest = min(now.ms, now.shown_ms) - config.timestamp_before_max_ms
-    latest = max(now.ms, now.shown_ms) + config.timestamp_after_max_ms
-    header = batch.header
-    for name, seen in (
-        ("first", header.first_timestamp_ms),
-        ("largest", header.max_timestamp_ms),
-    ):
-        if not earliest <= seen <= latest:
-            raise ClusterError(
-                f"the batch's {name} timestamp is {seen} ms, {seen - now.shown_ms:+} ms from the "
-                f"broker's clock; the topic accepts {-config.timestamp_before_max_ms} to "
-                f"+{config.timestamp_after_max_ms} (message.timestamp.before.max.ms, "
-                "message.timestamp.after.max.ms); check the clock and the unit",
-                ErrorCode.INVALID_TIMESTAMP,
-            )
-    return 0
 
 
 def _known(table: dict[int, _E], value: int, field: str) -> _E:

@@ -3,6 +3,7 @@
     land(request) ─▶ producers.check ─┬─ Append ────▶ log, write ─▶ PendingProduces ─▶ reply
                                       ├─ Duplicate ─▶ waits as the first one did ────▶ reply
                                       └─ Refused ───▶ reply
+    a batch that the topic's settings do not allow now: only Duplicate, or it is refused
 
 Requests that arrive here are accepted: `leader` has checked that this leadership may append now,
 `transactions` that the batch belongs to an open transaction. Batches appended while one event is
@@ -40,7 +41,10 @@ class Appending:
         """
         verdict = self._log.producers.check(request.batch.header)
         if isinstance(verdict, Append):
-            self._append(request, out, now_ms)
+            if request.refusal is None:
+                self._append(request, out, now_ms)
+            else:
+                out.replies.append(failed(request, request.refusal))
         elif isinstance(verdict, Refused):
             out.replies.append(failed(request, verdict.error))
         else:

@@ -35,8 +35,10 @@ from penstock.errors import PenstockError
 
 @value(frozen=True, slots=True, kw_only=True)
 class ProduceRequested:
-    """A batch to append; already checked (CRC, size, codec, timestamps) by the shell.
+    """A batch to append; already checked (CRC, codec) by the shell.
 
+    `refusal`: why the topic's settings do not allow it now (size, timestamps, keys). It is the
+    answer unless the batch was appended before, when they did: a retry is told so (I8).
     `request_id` comes back in exactly one `ProduceReply`. `expected_epoch` 0 = unchecked.
     `deadline_ms` is on the clock of `now_ms`. `transactional_id` is set exactly when the batch is
     TRANSACTIONAL; it then has a producer id of a coordinator, and acks=ALL.
@@ -50,6 +52,7 @@ class ProduceRequested:
     expected_epoch: LeaderEpoch = LeaderEpoch(0)
     append_time_ms: int = 0
     transactional_id: str = ""
+    refusal: PenstockError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

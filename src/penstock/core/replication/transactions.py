@@ -106,12 +106,15 @@ class Transactions:
         A fenced epoch is reported before anything else: no other error stops the retries
         (KAFKA-19690). True: the request may already be complete.
         """
-        refusal = _misfit(request) or self._fenced(request) or self._shortage(request.acks, 0)
+        refusal: PenstockError | None = _misfit(request) or self._fenced(request)
+        claim, is_open = _claim(request), self._is_open(request)
+        if not is_open:  # nothing of it was appended before
+            refusal = refusal or request.refusal
+        refusal = refusal or self._shortage(request.acks, 0)
         if refusal is not None:
             out.replies.append(failed(request, refusal))
             return False
         header = request.batch.header
-        claim, is_open = _claim(request), self._is_open(request)
         if is_open and self._confirmed.get(header.producer_id) == claim:
             return self._appending.land(request, out, now_ms)
         guard = self._guards.get(header.producer_id, {}).get(claim)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.replica_driver import Drive, Driver, refused, stored
+from support.replica_driver import TOO_LARGE, Drive, Driver, refused, stored
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
@@ -219,6 +219,30 @@ def test_a_retry_for_disk_syncs_what_was_only_written(leader: Driver) -> None:
     assert ready.checkpoint is not None
     leader.written(synced=True)
     assert leader.outcomes() == [(2, 0, "duplicate")]
+
+
+def test_what_the_settings_of_now_refuse_is_acknowledged_if_it_is_in_the_log(
+    leader: Driver,
+) -> None:
+    """A retry, and max.message.bytes was lowered since."""
+    leader.produce(3, producer=7, sequence=0)
+    leader.written()
+    leader.ack(2, 3)
+    leader.ack(3, 3)
+    leader.produce(3, producer=7, sequence=0, refusal=TOO_LARGE)
+    assert leader.outcomes() == [(2, 0, "duplicate")]
+    for sequence, outcome in ((3, "RECORD_TOO_LARGE"), (9, "OUT_OF_ORDER_SEQUENCE")):
+        ready = leader.produce(3, producer=7, sequence=sequence, refusal=TOO_LARGE)
+        assert ready.append == ()
+        assert leader.outcomes()[0][2] == outcome
+    leader.produce(refusal=TOO_LARGE)
+    assert leader.outcomes()[0][2] == "RECORD_TOO_LARGE"
+
+
+def test_who_does_not_lead_refuses_nothing_for_good(follower: Driver) -> None:
+    """It may not have heard that the limit was raised."""
+    follower.produce(producer=7, sequence=0, refusal=TOO_LARGE)
+    assert follower.outcomes() == [(1, -1, "NOT_LEADER")]
 
 
 def test_gaps_are_refused(leader: Driver) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.replica_driver import Drive, Driver
+from support.replica_driver import TOO_LARGE, Drive, Driver
 
 from penstock.core.batch import Batch, BatchFlags, build_marker
 from penstock.core.replication import contract as c
@@ -436,6 +436,20 @@ def test_the_log_start_stops_at_the_stable_offset(opened: Driver) -> None:
     opened.commit()
     opened.do(lc.LogStartMoved(Offset(4)))
     assert opened.marks.log_start_offset == 4
+
+
+def test_what_the_settings_of_now_refuse_does_not_join_a_transaction(leader: Driver) -> None:
+    ready = leader.transact(refusal=TOO_LARGE)
+    assert (ready.joins, codes(leader)) == ((), [(1, "RECORD_TOO_LARGE")])
+
+
+def test_a_retry_in_a_transaction_is_acknowledged_whatever_the_settings_are(
+    opened: Driver,
+) -> None:
+    opened.transact(count=3, refusal=TOO_LARGE)
+    assert [word for _, word in codes(opened)][-1] == "duplicate"
+    opened.transact(3, refusal=TOO_LARGE)
+    assert [word for _, word in codes(opened)][-1] == "RECORD_TOO_LARGE"
 
 
 def test_idempotent_producers_are_asked_nothing(leader: Driver) -> None:
