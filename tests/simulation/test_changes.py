@@ -13,6 +13,10 @@ from penstock_sim.scheduler import RuleError
 from penstock_sim.world import World, simulate
 
 SEEDS = 12
+FAILED_ONCE = {
+    3: "a retry of what was appended was refused, because max.message.bytes was lowered since",
+}
+"""Seeds of histories with changes that broke something once, with the cause."""
 
 
 def test_topics_change_and_brokers_go_by_that() -> None:
@@ -24,6 +28,23 @@ def test_topics_change_and_brokers_go_by_that() -> None:
     assert sum(history.compacted for history in histories) > 50
     assert sum(history.lives for history in histories) > 20
     assert sum(history.grown for history in histories) > 5
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_histories_that_failed_once_hold(seed: int) -> None:
+    assert simulate(seed, changes=True).violation is None
+
+
+def test_batches_are_larger_than_the_limit_of_then_or_of_now() -> None:
+    limits = []
+    for seed in (0, 3, 5, 20):
+        world = World(seed, changes=True)
+        world.run()
+        assert world.changes is not None
+        limits.append(world.changes.limits)
+    assert sum(one.larger for one in limits) > 100
+    assert sum(one.refused for one in limits) > 30
+    assert sum(one.split for one in limits) > 10
 
 
 def test_everything_is_in_histories_with_changes() -> None:

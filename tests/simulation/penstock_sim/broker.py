@@ -22,6 +22,7 @@ from penstock.core.replication import contract_leader as lc
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey
 from penstock.errors import PenstockError
 from penstock_broker.replication.replica import Replica
+from penstock_broker.services.settings import check_settings
 from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.compaction import Compactor
@@ -232,6 +233,8 @@ class SimBroker:
             shown = [] if ready is rc.NOTHING else [f"-> {_shorten(ready)}"]
             self.world.scheduler.note(self.name, f"p{replica.key.partition}", event, *shown)
         self.world.checks.handled(self, replica, before, replica.machine.marks, ready)
+        if isinstance(event, lc.ProduceRequested) and self.world.changes is not None:
+            self.world.changes.limits.handled(replica, event, ready)
         if isinstance(event, lc.ProduceRequested | lc.EndRequested) and event.request_id < 0:
             self._own[event.request_id] = event
         for reply in ready.replies:
@@ -330,25 +333,40 @@ class SimBroker:
             return
         assert replica is not None
         event = lc.ProduceRequested(
-            request_id=self._awaited(replica, respond),
+            request_id=self._awaited(replica, request["batch"], respond),
             batch=request["batch"],
             acks=request["acks"],
             sync=request["sync"],
             deadline_ms=shell.deadline_ms(request["timeout_ms"]),
             expected_epoch=request["expected_epoch"],
             transactional_id=request.get("transactional_id", ""),
+            refusal=self._refusal(replica, request["batch"]),
         )
         self.handle(replica, event)
 
-    def _awaited(self, replica: Replica, respond: Callable[[lc.ProduceReply], None]) -> int:
+    def _refusal(self, replica: Replica, batch: Batch) -> PenstockError | None:
+        """Why the settings of its topic do not allow it, in histories in which they change."""
+        if self.world.changes is None or self.shell is None:
+            return None
+        try:
+            check_settings(batch, replica.config, replica, self.shell.clock.wall.look())
+        except PenstockError as error:
+            return error
+        return None
+
+    def _awaited(
+        self, replica: Replica, batch: Batch, respond: Callable[[lc.ProduceReply], None]
+    ) -> int:
         """The number of a request that `respond` waits for."""
-        scheduler = self.world.scheduler
+        scheduler, changes = self.world.scheduler, self.world.changes
 
         def answered(reply: lc.ProduceReply) -> None:
             try:
                 hibernation = self.world.hibernation
                 if reply.error is None and hibernation is not None:
                     hibernation.checks.acknowledged(replica.key, self.name)
+                if changes is not None:
+                    changes.limits.answered(replica, batch, reply)
                 respond(reply)
             except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
                 scheduler.fail(error)

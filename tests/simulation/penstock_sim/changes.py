@@ -16,6 +16,7 @@ from penstock.core.control import ControlConfig
 from penstock.core.control import contract as cc
 from penstock.errors import Applied, PenstockError
 from penstock_sim.change_checks import ChangeChecks
+from penstock_sim.limits import Limits
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -95,11 +96,16 @@ class Changes:
         self._random: Random = world.scheduler.generator("changes")
         self._pace_ms = self._random.uniform(30, 200)
         self._settings = Settings(world.layout.configs)
+        self.limits = Limits(world)
         self._waiting = 0
         """The number of the request under way; 0: none is."""
 
     def start(self) -> None:
         """Once the topic is there."""
+        self.limits.start()
+        self._next()
+
+    def _next(self) -> None:
         self.world.scheduler.at_pace(self._random, self._pace_ms, self._act)
 
     def _act(self) -> None:
@@ -109,7 +115,7 @@ class Changes:
         if active and not self._waiting:
             self.count += 1
             self._ask(self._random.choice(active).name)
-        self.start()
+        self._next()
 
     def _draw(self) -> dict[str, str | None]:
         """Some settings and their values; None: unset."""
@@ -124,6 +130,7 @@ class Changes:
         if layout.min_isr <= layout.factor and chance.random() < 0.2:
             # No fewer than before: what may be lost at a time depends on it.
             changes[_MIN_ISR] = str(chance.randrange(layout.fewest, layout.factor + 1))
+        changes.update(self.limits.draw())
         changes[_MARK] = str(2**62 + self.count)
         return changes
 

@@ -41,6 +41,8 @@ class Outgoing:
     attempts: int = 0
     oldest: bool = False
     """When it was last sent, everything before it had been acknowledged."""
+    copied: bool = False
+    """The network delivers a copy of it at any moment."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class Producer:
             return
         limit = 5 if self.plan.idempotent else 3
         if len(self._queue) < limit and not self._identifying:
-            outgoing = Outgoing(self._new_batch())
+            outgoing = self._new_outgoing()
             self.sent.append(outgoing)
             self._queue.append(outgoing)
             if not self._reconnecting:
@@ -100,6 +102,9 @@ class Producer:
         if self.plan.idempotent and not self._identifying and scheduler.chance(likely):
             self._restart()
         scheduler.after(scheduler.between(0.2, 2) * self.plan.pause_ms, self._produce)
+
+    def _new_outgoing(self) -> Outgoing:
+        return Outgoing(self._new_batch())
 
     def _new_batch(self) -> Batch:
         count = self.world.scheduler.random.randrange(1, 6)
@@ -187,6 +192,7 @@ class Producer:
         scheduler.after(_TIMEOUT_MS * 1.5, self._timed_out, outgoing, outgoing.attempts, connection)
         if scheduler.chance(0.02):
             # The network delivers it twice, the second time at any moment.
+            outgoing.copied = True
             scheduler.after(scheduler.between(1, 600), self._arrive, broker, request, outgoing, -1)
 
     def _arrive(

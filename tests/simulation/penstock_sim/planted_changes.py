@@ -11,7 +11,9 @@ from penstock.core.control.admin import decide_alter_configs
 from penstock.core.control.contract import AlterConfigs
 from penstock.core.control.draft import Draft
 from penstock.core.groups import offsets
-from penstock.core.replication.contract_leader import LogStartMoved
+from penstock.core.replication.appending import Appending, failed
+from penstock.core.replication.contract_follower import BatchesReceived
+from penstock.core.replication.contract_leader import LogStartMoved, ProduceRequested
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, TopicId
 from penstock_broker.maintenance.compaction import Compaction, Pass
@@ -20,6 +22,7 @@ from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.assignment import ReplicaAssignment
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services import settings
 
 
 def retain_by_the_settings_of_a_look_before(patch: Any) -> None:
@@ -129,6 +132,38 @@ def take_an_id_that_is_not_known_for_a_former_one(patch: Any) -> None:
     patch.setattr(offsets, "resolve", strict)
 
 
+def refuse_for_its_size_what_was_appended(patch: Any) -> None:
+    """A retry is refused by the settings of now, although the batch is in the log."""
+    land = Appending.land
+
+    def strict(self: Any, request: ProduceRequested, out: Any, now_ms: int) -> bool:
+        if request.refusal is None:
+            return land(self, request, out, now_ms)
+        out.replies.append(failed(request, request.refusal))
+        return False
+
+    patch.setattr(Appending, "land", strict)
+
+
+def take_batches_of_any_size(patch: Any) -> None:
+    """A leader does not know max.message.bytes."""
+    patch.setattr(settings, "check_size", lambda _batch, _max_bytes: None)
+
+
+def copy_only_what_the_limit_of_now_allows(patch: Any) -> None:
+    """A follower refuses a batch that its leader took under another limit."""
+    handle = ReplicaSet.handle
+
+    def strict(self: Any, replica: Replica, event: Any) -> None:
+        if isinstance(event, BatchesReceived):
+            limit = replica.config.max_message_bytes
+            if any(batch.size_bytes > limit for batch in event.batches):
+                return
+        handle(self, replica, event)
+
+    patch.setattr(ReplicaSet, "handle", strict)
+
+
 _Plant = tuple[Callable[[Any], None], dict[str, Any], tuple[str, ...]]
 _SETTINGS: Final = {"groups": False, "transactions": False, "moves": False, "rebirth": False}
 _REBIRTH: Final = {"groups": False, "transactions": False, "moves": False, "rebirth": True}
@@ -139,6 +174,9 @@ _FOUND: Final[tuple[_Plant, ...]] = (
     (compact_what_is_young, _SETTINGS, ("I20",)),
     (forget_settings_that_a_request_leaves_out, _SETTINGS, ("I21",)),
     (keep_settings_that_were_known_first, _SETTINGS, ("I24",)),
+    (refuse_for_its_size_what_was_appended, _SETTINGS, ("I8",)),
+    (take_batches_of_any_size, _SETTINGS, ("I23",)),
+    (copy_only_what_the_limit_of_now_allows, _SETTINGS, ("I24",)),
     (keep_the_logs_of_deleted_topics_that_no_replica_has, _REBIRTH, ("I24",)),
     (take_a_former_topic_for_the_one_of_its_name, _REBIRTH, ("I9", "I21")),
     (take_an_id_that_is_not_known_for_a_former_one, _OFFSETS, ("I24",)),
