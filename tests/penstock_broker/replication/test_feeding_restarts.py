@@ -3,6 +3,8 @@
 Real replicas and reads; the store's gate holds a read while the follower starts over.
 """
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,9 +19,12 @@ from support.fed_partitions import (
     offsets,
     said,
 )
+from support.waiting import wait_until_async
 
-from penstock.core.replication.contract_leader import Feed
+from penstock.core.replication.contract_leader import Feed, LogStartMoved
 from penstock.core.types import Offset
+from penstock.errors import ErrorCode
+from penstock.proto.v1.replication_pb2 import LeaderMessage
 from penstock_broker.store.interface import Slot
 
 
@@ -86,3 +91,24 @@ async def test_a_read_that_fails_ends_its_feed_and_makes_room_for_the_others() -
         assert [one.topic_id for one in refusal.errors] == [T.topic_id]
         assert offsets([fed]) == [0]
         assert stream.replicas == [other]
+
+
+async def test_whoever_lacks_what_retention_has_removed_is_sent_back() -> None:
+    """Nothing is appended any more: no batch would ever show it that it is behind."""
+    async with fed_partitions() as world:
+        await world.append(T, 6)
+        replica = world.learn(T, (0,))
+        stream = world.stream()
+        stream.feed(replica, feed_from(0))
+        assert offsets(await said(stream)) == [0, 1]
+        world.replicas.handle(replica, LogStartMoved(Offset(6)))
+        read = partial(world.store.read, replica.slot, Offset(0), 1, Offset(6))
+        await wait_until_async(lambda: not read(), what="all is removed")
+        told: list[LeaderMessage] = []
+        async with asyncio.timeout(60):
+            while not any(one.errors for one in told):
+                told += await said(stream)
+        assert offsets(told) in ([], [2, 3])
+        [error] = [error for one in told for error in one.errors]
+        assert ErrorCode(error.error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert stream.replicas == []

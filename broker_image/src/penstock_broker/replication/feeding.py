@@ -25,7 +25,7 @@ from penstock.core.compaction.rewrite import trimmed
 from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.traffic import Traffic
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
-from penstock.errors import PenstockError
+from penstock.errors import OffsetOutOfRangeError, OffsetRange, PenstockError
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.splice import leader_message
@@ -374,7 +374,23 @@ class FollowerStream:
             self._end(replica.key)
             self.refuse(replica.key, error)
             return []
+        if not batches and self._feeding.get(replica.key) is feeding:
+            self._left_behind(feeding)
         return batches
+
+    def _left_behind(self, feeding: Feeding) -> None:
+        """Retention has removed what the follower lacks, up to the log's end: nothing would ever be
+        sent, until a record is appended. It asks again, and begins at the log start."""
+        replica, marks = feeding.replica, feeding.replica.marks
+        if not marks.is_leader or feeding.next_offset >= marks.log_start_offset:
+            return
+        self._end(replica.key)
+        text = (
+            f"the records from offset {feeding.next_offset} on were removed, the log begins at "
+            f"{marks.log_start_offset}: look up the divergence again"
+        )
+        known = OffsetRange(marks.log_start_offset, marks.log_end_offset)
+        self.refuse(replica.key, OffsetOutOfRangeError(text, known))
 
 
 def _size(batches: list[Batch]) -> int:
