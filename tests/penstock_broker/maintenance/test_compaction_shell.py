@@ -124,8 +124,16 @@ async def test_nothing_is_rewritten_in_a_log_that_was_cut_or_is_gone(tmp_path: P
         assert not await replicas.rewrite(replica, None, Cleaned(), replica.truncations)
 
 
-async def test_a_pass_ends_once_its_topic_is_compacted_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {**COMPACT, "delete.retention.ms": str(2 * DAY_MS)},
+        {**COMPACT, "min.compaction.lag.ms": "60000"},
+    ],
+)
+async def test_a_pass_ends_once_less_of_its_topic_is_to_be_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]
 ) -> None:
     async with local_broker(tmp_path) as broker:
         await broker.apply(topic_info(configs=COMPACT))
@@ -135,7 +143,7 @@ async def test_a_pass_ends_once_its_topic_is_compacted_no_more(
 
         async def changing(*step: Any) -> Any:
             steps.append(await timed(*step))
-            await broker.apply(topic_info(configs={}))
+            await broker.apply(topic_info(configs=changed))
             return steps[-1]
 
         monkeypatch.setattr(rounds, "_timed", changing)

@@ -292,7 +292,9 @@ class Compaction:
         job = self.pass_on(slot, facts, plan, end)
         while size_bytes := await self._timed(job.read_keys, int):
             self._metrics.bytes_read.inc(size_bytes)
-        if job.plan.end <= facts.start or not await self._rewrite(replica, job, truncations):
+        if job.plan.end <= facts.start:
+            return False
+        if not await self._rewrite(replica, job, truncations, config):
             return False
         statistics = job.rewriter.statistics
         now_ms = self._clock.wall.look().ms
@@ -326,8 +328,13 @@ class Compaction:
             self._store, slot, facts, plan, KeyMap(self._settings.cleaner_dedupe_bytes), end
         )
 
-    async def _rewrite(self, replica: Replica, job: Pass, truncations: int) -> bool:
-        """The second half of a pass; False if the log, or what is wanted of it, has changed."""
+    async def _rewrite(
+        self, replica: Replica, job: Pass, truncations: int, planned: TopicConfig
+    ) -> bool:
+        """The second half of a pass; False if the log, or what is wanted of it, has changed.
+
+        `planned`: the settings by which it was planned.
+        """
         while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
             size_bytes, rewrite = step
             self._metrics.bytes_read.inc(size_bytes)
@@ -335,7 +342,7 @@ class Compaction:
                 replica, job, truncations
             ):
                 return False
-            if not replica.config.cleanup_policy.compacts:
+            if not _may_go_on(planned, replica.config):
                 return False
             if not job.plan.may_go_on(replica.machine.copied_to):
                 return False
@@ -379,3 +386,12 @@ class Compaction:
 
 def _bytes_of(step: tuple[int, Rewrite] | None) -> int:
     return step[0] if step is not None else 0
+
+
+def _may_go_on(planned: TopicConfig, now: TopicConfig) -> bool:
+    """Whether the settings of now allow what a pass does that was planned by others."""
+    return (
+        now.cleanup_policy.compacts
+        and now.delete_retention_ms <= planned.delete_retention_ms
+        and now.min_compaction_lag_ms <= planned.min_compaction_lag_ms
+    )
