@@ -15,6 +15,7 @@ from penstock_sim.world import World, simulate
 SEEDS = 12
 FAILED_ONCE = {
     150: "retention removed all that a follower lacked, and nobody told it: it stayed behind",
+    44: "a compaction pass went on to remove null values, which were to be kept longer since",
     3: "a retry of what was appended was refused, because max.message.bytes was lowered since",
 }
 """Seeds of histories with changes that broke something once, with the cause."""
@@ -46,6 +47,17 @@ def test_batches_are_larger_than_the_limit_of_then_or_of_now() -> None:
     assert sum(one.larger for one in limits) > 100
     assert sum(one.refused for one in limits) > 30
     assert sum(one.split for one in limits) > 10
+
+
+def test_keys_are_deleted_and_readers_look_at_all_of_a_log() -> None:
+    tombstones = []
+    for seed in (2, 4, 5):
+        world = World(seed, changes=True)
+        world.run()
+        assert world.changes is not None
+        tombstones.append(world.changes.tombstones)
+    assert sum(one.scans for one in tombstones) > 50
+    assert sum(one.checked for one in tombstones) > 100
 
 
 def test_everything_is_in_histories_with_changes() -> None:

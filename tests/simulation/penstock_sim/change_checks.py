@@ -50,6 +50,8 @@ class ChangeChecks:
         """What the last look of retention wants to remove, by broker."""
         self._passes: dict[tuple[int, ReplicaKey], Pass] = {}
         """The last of each broker and partition."""
+        self._began: dict[tuple[int, ReplicaKey], TopicConfig] = {}
+        """The settings with which it began."""
         self.retained = 0
         self.rewritten = 0
 
@@ -92,11 +94,21 @@ class ChangeChecks:
     def begins(self, broker: SimBroker, replica: Replica, job: Pass) -> None:
         """A pass over the replica's log begins."""
         self._passes[int(broker.id), replica.key] = job
+        self._began[int(broker.id), replica.key] = replica.config
 
     def rewrites(self, broker: SimBroker, replica: Replica) -> None:
         """Before compaction replaces batches."""
         self.rewritten += 1
-        policy, plan = replica.config.cleanup_policy, self._passes[int(broker.id), replica.key].plan
+        policy, job = replica.config.cleanup_policy, self._passes[int(broker.id), replica.key]
+        plan, kept_ms = job.plan, replica.config.delete_retention_ms
+        began = self._began[int(broker.id), replica.key]
+        if replica.config.min_compaction_lag_ms > began.min_compaction_lag_ms:
+            raise RuleError(f"I20: {broker.name} goes on by {began}, it is {replica.config} now")
+        if plan.tombstones_end and kept_ms > plan.delete_retention_ms:
+            raise RuleError(
+                f"I20: {broker.name} removes null values of {replica.key} that are older than "
+                f"{plan.delete_retention_ms} ms, it is to keep them for {kept_ms} ms"
+            )
         if not policy.compacts:
             raise RuleError(f"I20: {broker.name} compacts {replica.key}, its policy is {policy}")
         self._world.compaction_checks.planned(broker, replica, plan)

@@ -18,6 +18,7 @@ from penstock.errors import Applied, PenstockError
 from penstock_sim.change_checks import ChangeChecks
 from penstock_sim.limits import Limits
 from penstock_sim.scheduler import RuleError
+from penstock_sim.tombstones import Tombstones
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,12 +98,14 @@ class Changes:
         self._pace_ms = self._random.uniform(30, 200)
         self._settings = Settings(world.layout.configs)
         self.limits = Limits(world)
+        self.tombstones = Tombstones(world)
         self._waiting = 0
         """The number of the request under way; 0: none is."""
 
     def start(self) -> None:
         """Once the topic is there."""
         self.limits.start()
+        self.tombstones.start()
         self._next()
 
     def _next(self) -> None:
@@ -179,6 +182,7 @@ class Changes:
     def check_end(self) -> None:
         """What was answered is what is stored."""
         self._settings.check(self._configs() or {}, self._topic)
+        self.tombstones.check_end()
 
     def _configs(self) -> Mapping[str, str] | None:
         for controller in self.world.controllers.values():

@@ -204,7 +204,8 @@ class Producer:
 
         def respond(reply: ProduceReply) -> None:
             if reply.error is None:
-                assert replica is not None
+                if replica is None:
+                    raise RuleError(f"I21: {broker.name} takes records of {self.key}, not its own")
                 self.world.checks.acknowledged(broker, replica, outgoing.batch, reply)
             if connection != -1 and broker.incarnation == incarnation:
                 delay_ms = self.world.net.delay_ms()

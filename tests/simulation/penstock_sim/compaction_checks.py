@@ -71,7 +71,7 @@ class CompactionChecks:
         self._looked: defaultdict[tuple[int, ReplicaKey], _Looked] = defaultdict(_Looked)
         self._rewound: set[ReplicaKey] = set()
 
-    def _known(self, key: ReplicaKey) -> _Visible:
+    def visible(self, key: ReplicaKey) -> _Visible:
         """What is known of a partition, up to date with all that is committed and stable."""
         known = self._visible[key]
         canon, view = self.world.checks.canon(key), self.world.transaction_checks.view(key)
@@ -97,7 +97,8 @@ class CompactionChecks:
             known = self._decoded[id(batch)] = (batch, records_of(batch))
         return known[1]
 
-    def _is_void(self, key: ReplicaKey) -> bool:
+    def is_void(self, key: ReplicaKey) -> bool:
+        """More was lost than is promised to survive."""
         if self.world.transactions is not None and self.world.transaction_checks.void:
             return True
         return key in self.world.checks.lossy and key not in self._rewound
@@ -112,11 +113,11 @@ class CompactionChecks:
 
     def check(self, key: ReplicaKey, batch: Batch, who: str) -> None:
         """Checks a batch that differs from the one committed there: compaction wrote it."""
-        if self._is_void(key):
+        if self.is_void(key):
             return
         if self._visible[key].checked.get(id(batch)) is batch:
             return
-        known = self._known(key)
+        known = self.visible(key)
         if batch.header.is_control or batch.header.is_transactional:
             raise RuleError(f"I20: {who} has {batch.header}, which compaction never writes")
         if batch.next_offset > known.end:
@@ -133,7 +134,7 @@ class CompactionChecks:
     def planned(self, broker: SimBroker, replica: Replica, plan: Plan) -> None:
         """A leader that knows of a copy leaves the null values that are not on its disk (I29)."""
         key, state = replica.key, replica.machine._roles.state
-        if state is None or self._is_void(key):
+        if state is None or self.is_void(key):
             return
         for copy in state.adding if state.leader == broker.id else ():
             disk = self.world.brokers[int(copy)].disk
@@ -150,7 +151,7 @@ class CompactionChecks:
     def check_log(self, broker: SimBroker, key: ReplicaKey) -> None:
         """A replica with an ISR seat has every committed offset, compacted or not."""
         checks, slot = self.world.checks, broker.disk.slot(key)
-        if slot is None or self._is_void(key) or not checks._is_holder(broker, key):
+        if slot is None or self.is_void(key) or not checks._is_holder(broker, key):
             return
         who, log = f"{broker.name} {key}", broker.disk.batches(slot)
         looked = self._looked[broker.id, key]
@@ -192,7 +193,7 @@ class CompactionChecks:
         The first one may begin before that: compaction merged them meanwhile. A batch counts as
         seen if it is visible and each of its records is there or superseded.
         """
-        canon, known = self.world.checks.canon(key), self._known(key)
+        canon, known = self.world.checks.canon(key), self.visible(key)
         end = batches[-1].next_offset
         given: dict[int, _Record] = {}
         for batch, is_hidden in zip(batches, hidden, strict=True):

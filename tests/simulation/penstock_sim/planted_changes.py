@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.core.compaction import plan as plans
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.control import work
 from penstock.core.control.admin import decide_alter_configs
 from penstock.core.control.contract import AlterConfigs
@@ -16,7 +18,8 @@ from penstock.core.replication.contract_follower import BatchesReceived
 from penstock.core.replication.contract_leader import LogStartMoved, ProduceRequested
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, TopicId
-from penstock_broker.maintenance.compaction import Compaction, Pass
+from penstock_broker.maintenance import compaction as maintenance
+from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.assignment import ReplicaAssignment
@@ -51,13 +54,38 @@ def retain_by_the_settings_of_a_look_before(patch: Any) -> None:
 def compact_on_under_another_policy(patch: Any) -> None:
     """A pass that has begun is finished, although the policy does not compact any more."""
 
-    async def rewrite(self: Any, replica: Replica, job: Pass, truncations: int) -> bool:
-        while (step := await self._in_thread(job.rewrite_next)) is not None:
-            if not await self._replicas.rewrite(replica, step[1], None, truncations):
-                return False
-        return True
+    may = maintenance._may_go_on
+    patch.setattr(
+        maintenance,
+        "_may_go_on",
+        lambda planned, now: may(planned, replace(now, cleanup_policy=planned.cleanup_policy)),
+    )
 
-    patch.setattr(Compaction, "_rewrite", rewrite)
+
+def keep_null_values_as_when_the_pass_began(patch: Any) -> None:
+    """A pass that has begun removes null values by the settings of then."""
+    may = maintenance._may_go_on
+    patch.setattr(
+        maintenance,
+        "_may_go_on",
+        lambda planned, now: may(planned, replace(now, delete_retention_ms=0)),
+    )
+
+
+def remove_null_values_with_what_they_delete(patch: Any) -> None:
+    """Null values go as soon as no older record of their key is left."""
+    patch.setattr(Cleaned, "tombstones_end", lambda self, _kept_ms, _now_ms: self.end_offset)
+
+
+def remove_null_values_first(patch: Any) -> None:
+    """Null values go in the pass that removes what they delete, which may be interrupted."""
+    plan = plans.plan_compaction
+
+    def hasty(facts: Any, config: TopicConfig, *more: Any) -> Any:
+        found = plan(facts, config, *more)
+        return found and replace(found, tombstones_end=found.end)
+
+    patch.setattr(maintenance, "plan_compaction", hasty)
 
 
 def compact_what_is_young(patch: Any) -> None:
@@ -172,6 +200,9 @@ _FOUND: Final[tuple[_Plant, ...]] = (
     (retain_by_the_settings_of_a_look_before, _SETTINGS, ("I20",)),
     (compact_on_under_another_policy, _SETTINGS, ("I20",)),
     (compact_what_is_young, _SETTINGS, ("I20",)),
+    (keep_null_values_as_when_the_pass_began, _SETTINGS, ("I20",)),
+    (remove_null_values_with_what_they_delete, _SETTINGS, ("I20: who read",)),
+    (remove_null_values_first, _SETTINGS, ("I20",)),
     (forget_settings_that_a_request_leaves_out, _SETTINGS, ("I21",)),
     (keep_settings_that_were_known_first, _SETTINGS, ("I24",)),
     (refuse_for_its_size_what_was_appended, _SETTINGS, ("I8",)),

@@ -217,6 +217,8 @@ class WatchedStore:
         if mended:
             self._broker.check(partial(check_mended, self._broker, mended))
         self._broker.check(partial(self._broker.world.checks.written, self._broker, writes))
+        if (changes := self._broker.world.changes) is not None:
+            self._broker.check(partial(changes.tombstones.written, self._broker, writes))
 
 
 class Shell:

@@ -87,6 +87,7 @@ class WatchedCompaction(Compaction):
         for replica in broker.replicas.values():
             if replica.slot == slot and world.changes is not None:
                 world.changes.checks.begins(broker, replica, job)
+                world.changes.tombstones.planned(broker, replica, plan)
         return job
 
     def _look(
