@@ -5,7 +5,7 @@
 
 Whoever reads all of a log within delete.retention.ms sees that a key was deleted (I20). A replica
 that copied what its leader had compacted may lack a null value for ever, and have an older value:
-it was away for longer than that (ADR 26). Only in histories with changes that compact.
+it was not running for longer than that (ADR 26). Only in histories with changes that compact.
 """
 
 from __future__ import annotations
