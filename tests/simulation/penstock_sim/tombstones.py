@@ -5,7 +5,7 @@
 
 Whoever reads all of a log within delete.retention.ms sees that a key was deleted (I20). A replica
 that copied what its leader had compacted may lack a null value for ever, and have an older value:
-it was not running for longer than that (ADR 26). Only in histories with changes that compact.
+it was offline for longer than that (ADR 26). Only in histories with changes that compact.
 """
 
 from __future__ import annotations
@@ -188,11 +188,10 @@ class Tombstones:
 
     def deleted(self, key: ReplicaKey, end: int) -> dict[bytes | None, int]:
         """Where the keys were deleted that were not written since, as of `end`."""
-        newest: dict[bytes | None, int] = {}
-        records = self.world.compaction_checks.visible(key).records
-        for offset, (name, _) in records.items():
-            if offset < end:
-                newest[name] = max(newest.get(name, -1), offset)
+        known = self.world.compaction_checks.visible(key)
+        records, newest = known.records, known.newest
+        if end < known.end:
+            newest = {name: at for at, (name, _) in sorted(records.items()) if at < end}
         return {name: at for name, at in newest.items() if records[at][1] is None}
 
     def is_excused(self, broker: SimBroker, key: ReplicaKey, name: bytes | None) -> bool:
