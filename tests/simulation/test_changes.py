@@ -16,6 +16,7 @@ SEEDS = 12
 FAILED_ONCE = {
     150: "retention removed all that a follower lacked, and nobody told it: it stayed behind",
     44: "a compaction pass went on to remove null values, which were to be kept longer since",
+    447: "the check: a topic that only a lost journal had was created again with other replicas",
     3: "a retry of what was appended was refused, because max.message.bytes was lowered since",
 }
 """Seeds of histories with changes that broke something once, with the cause."""

@@ -18,6 +18,8 @@ from penstock.core.types import BrokerId, PartitionState, ReplicaKey
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock_broker.replication.replica import Replica
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
@@ -180,6 +182,11 @@ class MovingChecks:
     def rewound(self, key: ReplicaKey) -> None:
         """After a loss beyond the promise: what was committed is less now."""
         self._reached = {place: end for place, end in self._reached.items() if place[1] != key}
+
+    def not_created(self, keys: Collection[ReplicaKey]) -> None:
+        """A controller has just refused to create them: a journal had, and is lost."""
+        for key in keys:
+            self._stored.pop(key, None)
 
     def forget(self, broker: SimBroker, key: ReplicaKey) -> None:
         """Nothing of its log is left."""

@@ -271,9 +271,13 @@ class Rebirth:
         request = cc.CreateTopics(number, self.world.cluster_id, (topic,))
 
         def created(answer: object) -> None:
-            outcome = answer.outcomes[0] if isinstance(answer, cc.TopicsChanged) else None
-            if outcome is not None and outcome.error is None:
+            if not isinstance(answer, cc.TopicsChanged):
+                return
+            error = answer.outcomes[0].error
+            if error is None:
                 life.is_certain = True
+            elif error.code is not ErrorCode.TOPIC_ALREADY_EXISTS and not life.is_certain:
+                self.world.checks.moving.not_created(life.keys)
 
         self._ask(request, number, created)
 
