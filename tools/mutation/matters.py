@@ -149,6 +149,7 @@ _BROKER_ROWS: Final[dict[str, tuple[Step, ...]]] = {
         _live("penstock_broker/controller", "test_controller_server.py", "test_[dk]*.py"),
         _live("penstock_broker/controller", "test_[bpt]*.py", "test_controller_process.py"),
         _live("penstock_broker/controller", "test_[cm]*.py", "test_large_sessions.py"),
+        _live("security", "test_access.py", "test_access_secured.py"),
     ),
     **{
         f"{_BROKER}controller/{part}": (

@@ -21,6 +21,7 @@ from support.wire import Wire
 
 from penstock.client import Admin
 from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1.broker_pb2 import MetadataRequest
 from penstock_broker.broker.main import _read_rack
 
 MakeCluster = Callable[..., Cluster]
@@ -206,6 +207,9 @@ def told(process: ServerProcess, event: str) -> str:
     return wait_until(found, what=f"{process.name} says {event!r}", timeout_s=40.0)
 
 
+STREAM_LISTENERS = ("PENSTOCK_REPLICATION_LISTEN", "PENSTOCK_STREAM_LISTEN")
+
+
 def test_servers_that_may_take_any_port_tell_which_and_advertise_it(tmp_path: Path) -> None:
     anywhere = ["--listen", f"{HOST}:0", "--metrics-listen", f"{HOST}:0"]
     metadata = ["--metadata-dir", str(tmp_path / "metadata")]
@@ -216,10 +220,11 @@ def test_servers_that_may_take_any_port_tell_which_and_advertise_it(tmp_path: Pa
     try:
         controller.start(wait=False)
         known = ["--controllers", told(controller, "controller listening")]
-        for number in range(2):
+        for number in range(3):
             own = ["--broker-id", str(number), "--data-dir", str(tmp_path / f"{number}")]
             log = tmp_path / f"broker-{number}.log"
             started.append(ServerProcess(log.stem, ["broker", *own, *known, *anywhere], log))
+            started[-1].environment = dict.fromkeys(STREAM_LISTENERS[:number], f"{HOST}:0")
             started[-1].start(wait=False)
         addresses = [told(broker, "listening") for broker in started[1:]]
         with Admin(addresses) as admin:
@@ -228,13 +233,17 @@ def test_servers_that_may_take_any_port_tell_which_and_advertise_it(tmp_path: Pa
                 brokers = admin.describe_cluster().brokers
                 return sorted(f"{each.host}:{each.port}" for each in brokers if each.alive)
 
-            wait_until(lambda: advertised() == sorted(addresses), what="both are known")
+            wait_until(lambda: advertised() == sorted(addresses), what="all are known")
+        with Wire(addresses[0]) as wire:
+            brokers = wire.call(wire.data.Metadata, MetadataRequest()).brokers
+            streams = [(one.replication_port > 0, one.stream_port > 0) for one in brokers]
+        assert streams == [(False, False), (True, False), (True, True)]
         for process in started:
             page = f"http://{told(process, 'serving metrics')}/metrics"
             with urllib.request.urlopen(page, timeout=120) as answer:
                 assert b"penstock_" in answer.read()
         said_by = [{line["broker"] for line in logged(broker)} for broker in started[1:]]
-        assert said_by == [{0}, {1}]
+        assert said_by == [{0}, {1}, {2}]
     finally:
         for process in started:
             process.close()

@@ -54,8 +54,8 @@ class Issuer:
     audience: str
     kind: Kind
     keys: Mapping[str, Key]
-    username_claim: str = "sub"
-    groups_claim: str = ""
+    username_claim: str
+    groups_claim: str
 
     def basis(self, key_id: str) -> "Basis":
         """All that a token checked with this key depends on; None in it: the key is gone."""
