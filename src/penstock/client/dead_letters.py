@@ -4,7 +4,8 @@ It goes to a dead-letter topic, with its key, value and headers, and with five m
 where it came from and why; without such a topic, the program stops: nothing is skipped silently. It
 also stops at a letter that is too large for its topic: what an exception says is left out first,
 then someone has to raise `max.message.bytes` of that topic. And it stops where the system gives the
-process no thread, which is no fault of the record: it becomes no letter.
+process no thread, and at the end of the program, when Python starts nothing in threads any more.
+Neither is a fault of the record: it becomes no letter.
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from penstock.client.model import Record
 from penstock.client.threads import MORE_THREADS
 from penstock.core.columns import Header
-from penstock.errors import ClusterError, PenstockError
+from penstock.errors import ClusterError, MisuseError, PenstockError
 
 _CAUSE_CHARS_MAX: Final = 1_000
 
@@ -84,4 +85,13 @@ def no_thread(record: Record, loop: str, refusal: RuntimeError) -> PenstockError
         f"the {loop} has stopped at {place_of(record)}, and has committed only what was done "
         "before: the system gives this process no thread for what the handler begins "
         f"({refusal}). Let handlers begin fewer, run fewer of them at once, or {MORE_THREADS}"
+    )
+
+
+def program_ended(record: Record, loop: str) -> MisuseError:
+    """The error of a worker pool or a transformer that runs in a thread, in a program that ends."""
+    return MisuseError(
+        f"the {loop} has stopped at {place_of(record)}, and has committed only what was done "
+        "before: the program's main thread has ended, and then Python starts nothing in threads "
+        "of pools. Call run in the main thread, or join the thread that runs it"
     )

@@ -6,6 +6,7 @@ Such a record must not become a dead letter: the next process can handle it.
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 _AT_EXIT: Final = re.compile("interpreter shutdown|cannot schedule new futures after shutdown")
@@ -22,6 +23,21 @@ def refused_at_exit(error: BaseException) -> bool:
     and then of its own. So a program that has shut down an executor of its own is told the same.
     """
     return _refusal(error, _AT_EXIT) is not None
+
+
+def program_ends(error: BaseException) -> bool:
+    """Whether `refused_at_exit`, and by this program: the error may be of another process, or of an
+    executor that the program has shut down. Then Python refuses any executor."""
+    if not refused_at_exit(error):
+        return False
+    probe = ThreadPoolExecutor(1)
+    try:
+        probe.submit(int)
+    except RuntimeError as refusal:
+        return refused_at_exit(refusal)
+    finally:
+        probe.shutdown(wait=False)
+    return False
 
 
 def thread_refusal(error: BaseException) -> RuntimeError | None:

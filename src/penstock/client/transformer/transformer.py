@@ -26,11 +26,11 @@ from typing import Final, Self, Unpack
 from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.clock import now_ms
 from penstock.client.consumer.consumer import AsyncConsumer
-from penstock.client.dead_letters import cause_text, no_thread, place_of
+from penstock.client.dead_letters import cause_text, no_thread, place_of, program_ended
 from penstock.client.documented import with_settings
 from penstock.client.model import ConsumedBatch, Record
 from penstock.client.producer.producer import exit_flush_s
-from penstock.client.threads import thread_refusal
+from penstock.client.threads import program_ends, thread_refusal
 from penstock.client.transformer.config import (
     TransformConfig,
     TransformOptions,
@@ -278,6 +278,8 @@ class AsyncTransformer:
         unknown = self._output.unknown_topic
         if unknown is not None and is_behind(cause, unknown):
             raise unknown
+        if program_ends(cause):
+            raise program_ended(record, "transformer") from cause
         refusal = thread_refusal(cause)
         if refusal is not None:
             raise no_thread(record, "transformer", refusal) from cause

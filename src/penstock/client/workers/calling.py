@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.client.dead_letters import no_thread, place_of
+from penstock.client.dead_letters import no_thread, place_of, program_ended
 from penstock.client.model import Record
-from penstock.client.threads import MORE_THREADS, refused_at_exit, thread_refusal
-from penstock.errors import MisuseError, PenstockError
+from penstock.client.threads import MORE_THREADS, program_ends, refused_at_exit, thread_refusal
+from penstock.errors import PenstockError
 
 Handler = Callable[[Record], Awaitable[None] | None]
 
@@ -38,9 +38,9 @@ class HandlerCalls:
         except Exception as error:
             if self.exiting or self._threadless:
                 raise
-            if refused_at_exit(error) and self._refused():
+            if program_ends(error):
                 self.exiting = True
-                raise _program_ended(record) from error
+                raise program_ended(record, "worker pool") from error
             refusal = thread_refusal(error)
             if refusal is not None:
                 self._threadless = True
@@ -70,25 +70,6 @@ class HandlerCalls:
                 raise
             self._threadless = True
             raise _no_thread(record, self._workers, error) from error
-
-    def _refused(self) -> bool:
-        """Whether Python starts nothing in threads any more. An error that says so may be of
-        another process, or of an executor that the handler has shut down; this one is not, before
-        `close`."""
-        try:
-            self._threads.submit(int)
-        except RuntimeError as error:
-            return refused_at_exit(error)
-        return False
-
-
-def _program_ended(record: Record) -> MisuseError:
-    """The error of a worker pool that runs in a thread, in a program that ends: no dead letter."""
-    return MisuseError(
-        f"the worker pool has stopped at {place_of(record)}, and has committed what is done: the "
-        "program's main thread has ended, and then Python starts nothing in the threads of a pool. "
-        "Call run in the main thread, or join the thread that runs it"
-    )
 
 
 def _no_thread(record: Record, workers: int, cause: RuntimeError) -> PenstockError:

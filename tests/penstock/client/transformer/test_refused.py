@@ -4,6 +4,8 @@ To make the same records again would be to fail again. Kafka Streams ends by def
 """
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +217,46 @@ async def test_a_handler_that_gets_no_thread_ends_it_and_makes_no_dead_letters(
     async with AsyncConsumer(shared_cluster.bootstrap) as reader:
         assert not (await reader.read_to_end(f"{source}.out")).batches
         assert not (await reader.read_to_end(f"{source}.dlt")).batches
+
+
+AT_EXIT = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor, thread as threads
+from penstock.client import transform
+
+begun, pause, pool = threading.Event(), threading.Event(), ThreadPoolExecutor(1)
+
+def handle(record, out):
+    begun.set()
+    while not threads._shutdown:  # from then on, Python starts nothing in pools' threads
+        pause.wait(0.01)
+    pool.submit(int)
+
+def run():
+    transform(
+        sys.argv[1],
+        handle=handle,
+        group_id=sys.argv[2],
+        source=sys.argv[2],
+        retries=0,
+        dead_letter_topic=sys.argv[2] + ".dlt",
+    )
+
+threading.Thread(target=run).start()
+begun.wait()
+"""
+
+
+def test_a_program_that_ends_makes_no_dead_letters_of_what_it_does_not_handle(
+    shared_cluster: Cluster, source: str
+) -> None:
+    shared_cluster.create_topic(f"{source}.dlt")
+    program = [sys.executable, "-c", AT_EXIT, shared_cluster.bootstrap, source]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+    assert "the transformer has stopped at" in ended.stderr
+    assert "the program's main thread has ended" in ended.stderr
+    with Consumer(shared_cluster.bootstrap) as reader:
+        assert not reader.read_to_end(f"{source}.dlt").batches
 
 
 async def test_a_topic_that_is_deleted_under_it_ends_it_by_its_name(
