@@ -18,7 +18,7 @@ from penstock.core.records import build_batch, encode_columns
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
-from penstock_broker.services import opening, producing
+from penstock_broker.services import opening, settings
 
 COMPACTED = {"cleanup.policy": "compact"}
 PATIENCE_S = 60.0
@@ -59,7 +59,7 @@ class Blocked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began = threading.Event()
         self.others = threading.Event()
-        for module in (opening, producing):
+        for module in (opening, settings):
             monkeypatch.setattr(module, "check_keys", self)
 
     def __call__(self, batch: Batch, where: str) -> None:

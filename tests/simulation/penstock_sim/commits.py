@@ -21,12 +21,15 @@ from penstock.core.groups.catalog import NamedPartition
 from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, Lost, PenstockError
+from penstock_sim.coordinator import OFFSETS_KEY
 
 if TYPE_CHECKING:
     from penstock_sim.members import SimMember
 
 COMMIT_MS: Final = 400
 """How long a call to the coordinator is retried, by the world's clock."""
+_LATE: Final = 0.5
+_LATE_MS: Final = 150
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
@@ -54,6 +57,22 @@ class Commits:
         self._adopted = adopted
         self._waiting: deque[tuple[Callable[[], Offsets], bool, Callable[[], None]]] = deque()
         self._busy = False
+        self._last: gc.CommitRequested | None = None
+        self._late = self._world.scheduler.generator(f"late commits of {member.name}")
+
+    def last_comes_late(self) -> None:
+        """The network may deliver the last one once more, at any moment: its reader goes back."""
+        last, world, chance = self._last, self._world, self._late
+        if last is None or not world.chaotic or chance.random() > _LATE:
+            return
+
+        def arrives() -> None:
+            broker, _ = world.find_leader(OFFSETS_KEY, chance)
+            if broker.coordinators is not None:
+                copy = replace(last, request_id=world.next_request())
+                broker.coordinators.ask(copy, lambda _answer: None)
+
+        world.scheduler.after(chance.uniform(1, _LATE_MS), arrives)
 
     def commit(
         self, wanted: Callable[[], Offsets], then: Callable[[], None], *, automatic: bool
@@ -91,7 +110,7 @@ class Commits:
         def request(number: int) -> gc.CommitRequested:
             nonlocal sent
             sent = self._assignment.may_be_sent(offsets)
-            return gc.CommitRequested(
+            self._last = gc.CommitRequested(
                 request_id=number,
                 group_id=plan.group_id,
                 member_id=member_id,
@@ -107,6 +126,7 @@ class Commits:
                     for where, offset in sent.items()
                 ),
             )
+            return self._last
 
         def stored(answer: Any) -> None:
             self._world.scheduler.note(self._member.name, "commits", epoch, sent, answer)

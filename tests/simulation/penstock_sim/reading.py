@@ -198,6 +198,7 @@ class Reader:
             return
         where, offset = sought
         self.world.scheduler.note(self.member.name, "seeks", where, offset)
+        self._commits.last_comes_late()
         epoch = self.assignment.progress(where).rewind_epoch
         who, key = self._who[where], _key(self._installed[where])
         self._checks.sought(self._plan.group_id, who, key, offset, epoch)
