@@ -109,8 +109,17 @@ def scrubs_at_once(
     return each_at_once(broker_ids, ask)
 
 
-def tell_silent(silent: Mapping[int, str], what: str = "what it stores") -> bool:
-    """Which live brokers did not say this; whether there are any."""
-    for broker_id, problem in silent.items():
-        sys.stderr.write(f"penstock: broker {broker_id} does not say {what}: {problem}\n")
+STORED: Final = "what it stores"
+SCRUBBED: Final = "how far it has read"
+
+
+def silence(silent: Mapping[int, str], what: str) -> list[str]:
+    """Which brokers did not say this, and why, a line each."""
+    return [f"broker {one} does not say {what}: {why}" for one, why in silent.items()]
+
+
+def tell_silent(silent: Mapping[int, str], what: str = STORED) -> bool:
+    """Writes `silence` to standard error; whether there is any."""
+    for line in silence(silent, what):
+        sys.stderr.write(f"penstock: {line}\n")
     return bool(silent)

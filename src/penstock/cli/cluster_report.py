@@ -21,11 +21,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
 from penstock.cli import cluster, group, log_dirs, topic
-from penstock.cli.at_once import at_once, describe_soon, logs_at_once, scrubs_at_once
+from penstock.cli.at_once import (
+    SCRUBBED,
+    STORED,
+    at_once,
+    describe_soon,
+    logs_at_once,
+    scrubs_at_once,
+    silence,
+)
 from penstock.cli.bundle import Entry, attempt, dump
 from penstock.cli.connect import Located, open_admin
 from penstock.cli.redact import redact_text
-from penstock.cli.scrub import HOW_FAR
 from penstock.errors import PenstockError, UnreachableError
 
 if TYPE_CHECKING:
@@ -142,7 +149,7 @@ def _topics(admin: "Admin", _alive: Ids, _errors: list[str]) -> list[dict[str, o
 
 def _log_dirs(admin: "Admin", alive: Ids, errors: list[str]) -> object:
     logs, silent = logs_at_once(admin, alive)
-    errors += [f"broker {one} does not say what it stores: {why}" for one, why in silent.items()]
+    errors += silence(silent, STORED)
     return log_dirs.to_record(logs, silent)
 
 
@@ -178,7 +185,7 @@ def _broker_configs(admin: "Admin", alive: Ids, errors: list[str]) -> object:
 
 def _scrub(admin: "Admin", alive: Ids, errors: list[str]) -> object:
     found, silent = scrubs_at_once(admin, alive)
-    errors += [f"broker {one} does not say {HOW_FAR}: {why}" for one, why in silent.items()]
+    errors += silence(silent, SCRUBBED)
     return [asdict(one) for one in found]
 
 

@@ -8,7 +8,7 @@ import typer
 from penstock.cli import move_plan
 from penstock.cli.at_once import describe_soon, logs_at_once, tell_silent
 from penstock.cli.connect import open_admin
-from penstock.cli.options import COUNT_MAX, Bootstrap, Output, OutputOption, example
+from penstock.cli.options import Bootstrap, OnlyBrokers, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
 from penstock.errors import ErrorCode, MisuseError
 
@@ -33,10 +33,7 @@ def log_dirs(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", help="Only of this; may be repeated.")
     ] = None,
-    broker: Annotated[
-        list[int] | None,
-        typer.Option("--broker", min=0, max=COUNT_MAX, help="Only of this; may be repeated."),
-    ] = None,
+    broker: OnlyBrokers = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -46,11 +43,10 @@ def log_dirs(
     drop-orphans does. Exit code 1 if a broker does not answer: what it has is then not known.
     """
     with open_admin(bootstrap, only_look=True) as admin:
-        brokers = check_brokers(admin, broker or ())
+        asked = brokers_to_ask(admin, broker)
         if topic:
             admin.describe_topics(topic)  # a name that was misspelt has no logs either
-        asked = set(broker) if broker else {one.broker_id for one in brokers if one.alive}
-        seen, silent = logs_at_once(admin, sorted(asked), topic)
+        seen, silent = logs_at_once(admin, asked, topic)
     record = to_record(seen, silent)
     if output is Output.TABLE:
         del record["unknown"]  # told on standard error
@@ -59,6 +55,13 @@ def log_dirs(
         print_record(record, output)
     if tell_silent(silent):
         raise typer.Exit(1)
+
+
+def brokers_to_ask(admin: "Admin", broker_ids: Iterable[int] | None) -> list[int]:
+    """These, once each; without any: all that live. Raises as `check_brokers`."""
+    only = set(broker_ids or ())
+    brokers = check_brokers(admin, only)
+    return sorted(only or {one.broker_id for one in brokers if one.alive})
 
 
 def check_brokers(admin: "Admin", broker_ids: Iterable[int]) -> "tuple[BrokerDescription, ...]":

@@ -104,6 +104,10 @@ KeyFile = Annotated[
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: for people, or for programs.")
 ]
+OnlyBrokers = Annotated[
+    list[int] | None,
+    typer.Option("--broker", min=0, max=COUNT_MAX, help="Only of this; may be repeated."),
+]
 TopicArgument = Annotated[
     str,
     typer.Argument(

@@ -2,20 +2,20 @@
 compare it with what their leaders have."""
 
 import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import move_plan
-from penstock.cli.at_once import scrubs_at_once, tell_silent
+from penstock.cli.at_once import SCRUBBED, scrubs_at_once, tell_silent
 from penstock.cli.changes import print_change
 from penstock.cli.connect import open_admin
-from penstock.cli.log_dirs import check_brokers
+from penstock.cli.log_dirs import brokers_to_ask
 from penstock.cli.naming import check_partition, parse_topic_or_partition
 from penstock.cli.options import (
-    COUNT_MAX,
     Bootstrap,
     DryRun,
+    OnlyBrokers,
     Output,
     OutputOption,
     example,
@@ -25,8 +25,6 @@ from penstock.cli.output import keep_code, print_rows
 
 if TYPE_CHECKING:
     from penstock.client import Admin, ScrubDescription
-
-HOW_FAR: Final = "how far it has read"
 
 app = typer.Typer(help="Read what is stored, to find damage.", no_args_is_help=True)
 
@@ -83,10 +81,7 @@ def _count(admin: "Admin", topic: str | None, partition: int | None) -> int:
 )
 def status(
     *,
-    broker: Annotated[
-        list[int] | None,
-        typer.Option("--broker", min=0, max=COUNT_MAX, help="Only of this; may be repeated."),
-    ] = None,
+    broker: OnlyBrokers = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -96,9 +91,7 @@ def status(
     Exit code 1 if a broker does not answer: what it has found is then not known.
     """
     with open_admin(bootstrap, only_look=True) as admin:
-        brokers = check_brokers(admin, broker or ())
-        asked = set(broker) if broker else {one.broker_id for one in brokers if one.alive}
-        found, silent = scrubs_at_once(admin, sorted(asked))
+        found, silent = scrubs_at_once(admin, brokers_to_ask(admin, broker))
     rows = [_row(one) if output is Output.TABLE else _record(one) for one in found]
     differing = [row for one in found for row in _differences(one)]
     with keep_code():
@@ -106,7 +99,7 @@ def status(
         if output is Output.TABLE and differing:
             typer.echo()
             print_rows(differing, output)
-    if tell_silent(silent, HOW_FAR):
+    if tell_silent(silent, SCRUBBED):
         raise typer.Exit(1)
 
 
