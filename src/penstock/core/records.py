@@ -128,14 +128,12 @@ def check_size(batch: Batch, max_bytes: int) -> None:
         )
 
 
-def check_batch(
-    batch: Batch, *, max_bytes: int | None = None, allow_internal_flags: bool = False
-) -> None:
-    """What a broker checks before it appends: header, sizes and CRC. The payload is not decoded.
+def check_batch(batch: Batch, *, allow_internal_flags: bool = False) -> None:
+    """What a broker checks of any batch before it appends: header, uncompressed size and CRC. The
+    payload is not decoded. What its topic allows: `check_size`.
 
     Args:
         batch: As received from a producer or a leader.
-        max_bytes: As for `check_size`; None: that is checked elsewhere.
         allow_internal_flags: Whether the batch may be control, a marker, compacted: true for
             batches from a leader and from the broker itself. Producers may set TRANSACTIONAL
             alone; the partition's leader checks it against the producer id.
@@ -144,8 +142,6 @@ def check_batch(
     or INVALID_REQUEST for flags that a producer must not set. Then nothing may be appended.
     """
     header = batch.header
-    if max_bytes is not None:
-        check_size(batch, max_bytes)
     if header.flags and not allow_internal_flags and header.flags != BatchFlags.TRANSACTIONAL:
         raise ClusterError(
             f"batch has flags {int(header.flags):#x}; producers send 0, or 0x1 in a transaction",

@@ -56,9 +56,9 @@ def test_an_emptied_batch_has_columns_of_nothing() -> None:
 def test_a_producer_may_not_send_one() -> None:
     batch = compacted(0, 3, 1)
     with pytest.raises(ClusterError, match="producers send 0") as caught:
-        check_batch(batch, max_bytes=1 << 20)
+        check_batch(batch)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
-    check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
+    check_batch(batch, allow_internal_flags=True)
 
 
 def test_a_batch_covers_a_bounded_number_of_offsets() -> None:

@@ -16,6 +16,7 @@ from penstock.core.records import (
     binary_buffers,
     build_batch,
     check_batch,
+    check_size,
     columns_from_buffers,
     decode_batch,
     encode_columns,
@@ -40,7 +41,8 @@ def everything() -> Columns:
 def test_what_was_encoded_comes_back(codec: Codec) -> None:
     columns = everything()
     batch = build_batch(columns, codec=codec)
-    check_batch(batch, max_bytes=batch.size_bytes)
+    check_batch(batch)
+    check_size(batch, batch.size_bytes)
     opened = decode_batch(batch)
     assert opened == columns
     assert opened.values() == [b"one", None, b"", b"four" * 50]

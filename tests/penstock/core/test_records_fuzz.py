@@ -34,6 +34,7 @@ from penstock.core.records import (
     MIN_TIMESTAMP_MS,
     build_batch,
     check_batch,
+    check_size,
     decode_batch,
     encode_columns,
 )
@@ -61,7 +62,8 @@ def test_any_records_come_back(records: list[tuple[Any, ...]], codec: Codec) -> 
     batch = build_batch(
         encode_columns(values, keys, timestamps_ms=stamps, headers=headers), codec=codec
     )
-    check_batch(batch, max_bytes=batch.size_bytes)
+    check_batch(batch)
+    check_size(batch, batch.size_bytes)
     wire = records_pb2.RecordBatch.FromString(batch_to_wire(batch).SerializeToString())
     for copy in (batch_from_wire(wire), unpack_batch(pack_batch(batch))):
         columns = decode_batch(copy)

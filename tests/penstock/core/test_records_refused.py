@@ -14,6 +14,7 @@ from penstock.core.records import (
     MIN_TIMESTAMP_MS,
     build_batch,
     check_batch,
+    check_size,
     decode_batch,
     encode_columns,
 )
@@ -86,7 +87,7 @@ def test_a_header_that_lies_is_refused_by_broker_and_reader(
     fields: dict[str, Any], problem: str, code: ErrorCode
 ) -> None:
     batch = seal(**fields)
-    for check in (lambda: check_batch(batch, max_bytes=1 << 20), lambda: decode_batch(batch)):
+    for check in (lambda: check_batch(batch), lambda: decode_batch(batch)):
         with pytest.raises(ClusterError, match=problem) as raised:
             check()
         assert raised.value.code is code
@@ -100,7 +101,8 @@ def test_a_header_at_its_limits_passes() -> None:
         producer_epoch=INT32_MAX,
         base_sequence=INT32_MAX,
     )
-    check_batch(batch, max_bytes=batch.size_bytes)
+    check_batch(batch)
+    check_size(batch, batch.size_bytes)
     assert decode_batch(batch).record_count == MAX_RECORDS
 
 
@@ -116,18 +118,18 @@ def test_producers_may_set_the_transactional_flag_alone_and_leaders_any() -> Non
         with pytest.raises(
             ClusterError, match=f"batch has flags {flags:#x}; producers send 0"
         ) as seen:
-            check_batch(batch, max_bytes=1 << 20)
+            check_batch(batch)
         assert seen.value.code is ErrorCode.INVALID_REQUEST
-        check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
+        check_batch(batch, allow_internal_flags=True)
     batch = build_batch(columns, flags=BatchFlags.TRANSACTIONAL, **sequenced)
-    check_batch(batch, max_bytes=1 << 20)
+    check_batch(batch)
     assert decode_batch(batch).values() == [b"a"]
 
 
 def test_unknown_flags_are_refused_by_everyone() -> None:
     batch = seal(flags=BatchFlags(32))
     for check in (
-        lambda: check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True),
+        lambda: check_batch(batch, allow_internal_flags=True),
         lambda: decode_batch(batch),
     ):
         with pytest.raises(ClusterError, match="flags are 0x20, known are 0x1f"):
@@ -141,10 +143,10 @@ PRODUCER = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_comes_from_brokers_only(commit: bool) -> None:
     batch = build_marker(ProducerId(1 << 62), 3, commit=commit, timestamp_ms=7)
-    check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
+    check_batch(batch, allow_internal_flags=True)
     assert decode_batch(batch).record_count == 1
     with pytest.raises(ClusterError, match="producers send 0") as raised:
-        check_batch(batch, max_bytes=1 << 20)
+        check_batch(batch)
     assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -169,7 +171,7 @@ def test_flags_that_contradict_each_other_are_refused_by_everyone(
 ) -> None:
     batch = seal(**fields)
     for check in (
-        lambda: check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True),
+        lambda: check_batch(batch, allow_internal_flags=True),
         lambda: decode_batch(batch),
     ):
         with pytest.raises(ClusterError, match=message) as raised:
@@ -180,9 +182,10 @@ def test_flags_that_contradict_each_other_are_refused_by_everyone(
 def test_the_limit_of_a_topic_counts_header_and_payload() -> None:
     batch = build_batch(encode_columns([b"x" * 100], timestamps_ms=0))
     assert batch.size_bytes == 72 + 108
-    check_batch(batch, max_bytes=180)
+    check_batch(batch)
+    check_size(batch, 180)
     with pytest.raises(ClusterError, match=r"has 180 bytes, the limit .* is 179") as raised:
-        check_batch(batch, max_bytes=179)
+        check_size(batch, 179)
     assert raised.value.code is ErrorCode.RECORD_TOO_LARGE
 
 
@@ -209,7 +212,7 @@ def test_every_sealed_field_is_under_the_crc(change: dict[str, Any]) -> None:
     batch = build_batch(encode_columns([b"a"], timestamps_ms=0))
     changed = Batch(replace(batch.header, **change), batch.payload)
     with pytest.raises(ClusterError, match="CRC-32C of header and 9 payload bytes is") as raised:
-        check_batch(changed, max_bytes=1 << 20, allow_internal_flags=True)
+        check_batch(changed, allow_internal_flags=True)
     assert raised.value.code is ErrorCode.CORRUPT_BATCH
 
 
@@ -275,7 +278,7 @@ def test_columns_that_lie_are_refused(columns: dict[str, Any], problem: str, cod
         compress(codec, message), record_count=2, codec=codec, uncompressed_bytes=len(message)
     )
     # The broker does not look inside: such a batch reaches readers, who must refuse it.
-    check_batch(batch, max_bytes=1 << 20)
+    check_batch(batch)
     with pytest.raises(ClusterError, match=problem) as raised:
         decode_batch(batch)
     assert raised.value.code is ErrorCode.CORRUPT_BATCH
