@@ -241,7 +241,7 @@ class Producing:
                 batch, topic.config, replica, self._clock.wall.look(), is_opened=is_opened
             )
         except OverloadedError:
-            raise
+            raise  # says nothing about the batch
         except PenstockError as error:
             refusal = error
         request_id = next(self._request_ids)

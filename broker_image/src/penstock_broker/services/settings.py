@@ -18,8 +18,11 @@ from penstock_broker.replication.replica import Replica
 def check_settings(
     batch: Batch, config: TopicConfig, replica: Replica, now: WallTime, *, is_opened: bool = False
 ) -> int:
-    """As `_check_timestamps`, and raises ClusterError, too, if the batch is too large or, in a
-    compacted topic, has records without a key. `is_opened`: the keys are fine."""
+    """The append time to stamp (ms since 1970), 0 if records keep their own timestamps.
+
+    `is_opened`: the batch was opened before, and its keys are fine. Raises ClusterError:
+    RECORD_TOO_LARGE; in a compacted topic INVALID_RECORD for one without a key; INVALID_TIMESTAMP.
+    """
     check_size(batch, config.max_message_bytes)
     if config.cleanup_policy.compacts and not is_opened:
         check_keys(batch, str(replica))

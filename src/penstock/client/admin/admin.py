@@ -320,7 +320,7 @@ class AsyncAdmin:
     async def describe_moves(self, topics: Iterable[str] | None = None) -> MovesDescription:
         """Moves that have not ended (None: of all topics), and brokers as places for replicas. What
         `describe_topics` of this client tells from then on is not older."""
-        return await move_calls.describe_moves_first(self._asking, topics)
+        return await move_calls.describe_moves(self._asking, topics)
 
     async def alter_brokers(
         self, changes: Iterable[BrokerChange], *, validate_only: bool = False

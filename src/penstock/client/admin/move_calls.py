@@ -75,19 +75,13 @@ async def alter_replicas(
     ]
 
 
-async def describe_moves_first(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
-    """See `AsyncAdmin.describe_moves`."""
-    found = await describe_moves(asking, topics)
-    asking.was_told(found.controller_epoch, found.metadata_version)
-    return found
-
-
 async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
-    """What the controller answers."""
+    """See `AsyncAdmin.describe_moves`."""
     request = pb.DescribeMovesRequest(
         cluster_id=await asking.cluster_id(), topics=list(topics or ())
     )
     answer = await asking.read(lambda connection: connection.admin.DescribeMoves, request)
+    asking.was_told(answer.controller_epoch, answer.metadata_version)
     return MovesDescription(
         moves=tuple(_move(move) for move in answer.moves),
         brokers=tuple(_placement(broker) for broker in answer.brokers),

@@ -104,6 +104,10 @@ class Progress:
         if self.rewind_epoch:
             self.rewind_epoch += 1
 
+    def is_former(self, offset: OffsetAndMetadata) -> bool:
+        """Whether it counts in a topic that had this name before."""
+        return offset.topic_id not in ("", self.state.topic_id)
+
     def decided(self, offset: OffsetAndMetadata) -> OffsetAndMetadata:
         """To be committed, as of now."""
         return replace(
@@ -321,8 +325,8 @@ class Assignment:
                 found[where] = committed
         return found
 
-    def in_epoch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
-        """Offsets that the user gives, as of the current rewind epochs and topics."""
+    def decided(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Offsets:
+        """Offsets that the user gives, to be committed as of now (`Progress.decided`)."""
         found = {}
         for where, offset in offsets.items():
             progress = self._progress.get(where)
@@ -347,8 +351,7 @@ class Assignment:
         for where, offset in offsets.items():
             progress = self._progress.get(where)
             if progress is None or progress.tenure != offset.tenure:
-                topic_id = "" if progress is None else progress.state.topic_id
-                is_former = "" not in (topic_id, offset.topic_id) and topic_id != offset.topic_id
+                is_former = progress is not None and progress.is_former(offset)
                 if not (offset.goes_back or is_former):
                     found[where] = offset
             elif offset.rewind_epoch <= progress.rewind_epoch:
@@ -372,7 +375,7 @@ class Assignment:
         whether it commits in that epoch, or in a later one.
         """
         progress = self._progress.get(where)
-        if progress is None or commit.topic_id not in ("", progress.state.topic_id):
+        if progress is None or progress.is_former(commit):
             return False
         if commit.rewind_epoch > progress.rewind_epoch:
             if progress.began is None or progress.began > commit.offset:

@@ -194,7 +194,7 @@ class GroupSession:
         if offsets is None:
             moved = self._assignment.to_commit(only_done=False)
             return moved | self.committer.renewals(only_done=False, at_once=not moved)
-        return self._assignment.in_epoch(await self._user_offsets.checked(offsets))
+        return self._assignment.decided(await self._user_offsets.checked(offsets))
 
     async def rebalance(self) -> None:
         """Carries out what the coordinator has requested since; called only inside polls."""

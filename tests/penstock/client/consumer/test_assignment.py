@@ -168,7 +168,7 @@ def test_a_commit_decided_before_the_partition_left_does_not_go_back_later() -> 
     assert made.may_be_sent(back) == {}, "epoch 2 is another reader's"
     assert made.may_be_sent(forwards)[HERE].order == (1, 10)
     made.seek(HERE, 2)
-    assert made.in_epoch(back)[HERE].order == (3, 3), "given by the user after a seek back"
+    assert made.decided(back)[HERE].order == (3, 3), "given by the user after a seek back"
 
 
 def test_a_commit_decided_before_a_return_to_the_committed_offset_does_not_go_back() -> None:
@@ -210,8 +210,8 @@ def test_an_answer_about_a_former_topic_of_this_name_says_nothing_about_the_pres
     present = made.to_commit(only_done=False)
     assert present[HERE].offset == 5
     assert [former[HERE].topic_id, present[HERE].topic_id] == ["id", "another id"]
-    assert made.in_epoch({HERE: former[HERE]})[HERE].topic_id == "another id"
-    assert made.in_epoch({THERE: former[HERE]})[THERE].topic_id == ""
+    assert made.decided({HERE: former[HERE]})[HERE].topic_id == "another id"
+    assert made.decided({THERE: former[HERE]})[THERE].topic_id == ""
 
 
 def test_what_is_committed_is_not_committed_again_nor_is_less() -> None:

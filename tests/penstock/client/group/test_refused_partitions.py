@@ -337,7 +337,7 @@ async def test_a_commit_counts_in_the_topic_that_it_was_decided_for() -> None:
         here.coordinator.script = answers()
         other = TopicPartition("other", 0)
         assignment.progress(P).state.seek(9)
-        decided = assignment.in_epoch({P: OffsetAndMetadata(9), other: OffsetAndMetadata(3)})
+        decided = assignment.decided({P: OffsetAndMetadata(9), other: OffsetAndMetadata(3)})
         with pytest.raises(ClusterError, match="t/0: the partition left this consumer before"):
             await here.committer.commit(decided)
         assert here.coordinator.topic_ids == ["id"] * 3
