@@ -8,12 +8,12 @@ Whoever does not answer has proven nothing. What is remembered is only since whe
 empty: another operator sees it for itself, and is 5 s later.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.client import AsyncAdmin, LogDescription, MovesDescription
+from penstock.client import LogDescription, MovesDescription, TopicDescription
 from penstock.client.admin.move_facts import ClusterFacts, cluster_facts
 from penstock.core.control.documents import FORMAT_MOVES
 from penstock.errors import PenstockError
@@ -46,8 +46,18 @@ class Proofs:
         )
 
 
+class DescribesPlacement(Protocol):
+    """What is asked of an `AsyncAdmin` here."""
+
+    async def describe_moves(self) -> MovesDescription: ...
+
+    async def describe_topics(self) -> dict[str, TopicDescription]: ...
+
+    async def describe_logs(self, *, broker_ids: Iterable[int]) -> list[LogDescription]: ...
+
+
 async def read_placement(
-    admin: AsyncAdmin, moving: MovesDescription | None = None
+    admin: DescribesPlacement, moving: MovesDescription | None = None
 ) -> tuple[ClusterFacts, list[LogDescription]]:
     """For the planner, and the logs that each live broker lists.
 
@@ -60,7 +70,9 @@ async def read_placement(
     return cluster_facts(moving, topics, logs), logs
 
 
-async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs) -> MoveFacts:
+async def read_moves(
+    admin: DescribesPlacement, leaving: Collection[int], proofs: Proofs
+) -> MoveFacts:
     """Asks the controller first; every live broker for its logs, if any is to go, or has not got
     its share. Only who is to go has to be told of for sure.
 
@@ -85,7 +97,7 @@ async def read_moves(admin: AsyncAdmin, leaving: Collection[int], proofs: Proofs
     return replace(facts, proven=proofs.proven(empty))
 
 
-async def _for_spread(admin: AsyncAdmin, moving: MovesDescription) -> ClusterFacts | None:
+async def _for_spread(admin: DescribesPlacement, moving: MovesDescription) -> ClusterFacts | None:
     """None: nobody has to get a share, or a broker does not say what it stores."""
     if not any(one.fresh and one.alive for one in moving.brokers):
         return None

@@ -19,7 +19,9 @@ import grpc
 
 from penstock.client import BrokerChange, LogDescription, MovesDescription, TopicDescription
 from penstock.client.admin import move_calls
+from penstock.client.admin.asking import ToldMetadata
 from penstock.client.cluster.wire import logs_from_wire, topic_from_wire
+from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, broker_pb2
 from penstock.proto.v1.admin_pb2_grpc import (
@@ -40,7 +42,6 @@ from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.nodes import CONTROLLERS, controller_address
 
 if TYPE_CHECKING:
-    from penstock.core.types import BrokerId
     from penstock_sim.shell import Shell
     from penstock_sim.world import World
 
@@ -114,9 +115,10 @@ class PlacementAdmin:
         self._node = node
         self._world = node.world
         self._chance = chance
+        self.told = ToldMetadata()
 
     async def cluster_id(self) -> str:
-        """See `Asking`, as the next two."""
+        """See `AsksController`, as the next two."""
         return self._world.cluster_id
 
     async def read(self, method: Callable[[Any], Any], request: Any) -> Any:
@@ -127,24 +129,25 @@ class PlacementAdmin:
 
     async def describe_moves(self) -> MovesDescription:
         """See `AsyncAdmin`, as all below."""
-        return await move_calls.describe_moves(self, None)  # type: ignore[arg-type]  # as they use it
+        return await move_calls.describe_moves(self, None)
 
     async def alter_brokers(self, changes: Iterable[BrokerChange]) -> None:
-        await move_calls.alter_brokers(self, changes, validate_only=False)  # type: ignore[arg-type]
+        await move_calls.alter_brokers(self, changes, validate_only=False)
 
     async def describe_topics(self) -> dict[str, TopicDescription]:
-        """As any broker knows them: maybe out of date."""
+        """As any broker knows them: maybe older than now, never than what `describe_moves` told."""
         broker_id = self._chance.choice(list(self._world.brokers.values())).id
         request = broker_pb2.MetadataRequest(cluster_id=self._world.cluster_id)
         stub: Any = BrokerServiceStub(self._node.channel(broker_id))
         answer = await call(stub.Metadata, request)
+        self.told.check_not_behind(answer.controller_epoch, answer.metadata_version)
         return {one.topic: topic_from_wire(one) for one in answer.topics}
 
-    async def describe_logs(self, *, broker_ids: Iterable[BrokerId]) -> list[LogDescription]:
+    async def describe_logs(self, *, broker_ids: Iterable[int]) -> list[LogDescription]:
         """One broker after the other."""
         found = []
         for broker_id in broker_ids:
-            stub: Any = AdminServiceStub(self._node.channel(broker_id))
+            stub: Any = AdminServiceStub(self._node.channel(BrokerId(broker_id)))
             answer = await call(stub.DescribeLogs, admin_pb2.DescribeLogsRequest())
             found.append(logs_from_wire(answer))
         return found

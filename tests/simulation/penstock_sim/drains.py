@@ -162,7 +162,7 @@ class Drainer:
         """Asks, decides, acts. Raises PenstockError."""
         if self._drained is not None:
             leaving = (self._drained,)
-            moves = await read_moves(self._admin, leaving, self._proofs)  # type: ignore[arg-type]  # as far as it is used
+            moves = await read_moves(self._admin, leaving, self._proofs)
             if self._drained in moves.proven and self.checks.empty != self._drained:
                 self._proven(self._drained)
                 return
@@ -172,7 +172,7 @@ class Drainer:
             self.world.scheduler.note("drainer", "plans", actions, waits)
             await self._act(actions, moves, leaving)
         elif self._former is not None:
-            moves = await read_moves(self._admin, (), self._proofs)  # type: ignore[arg-type]  # as above
+            moves = await read_moves(self._admin, (), self._proofs)
             await self._cancel(self._former, moves)
 
     def _proven(self, broker: BrokerId) -> None:

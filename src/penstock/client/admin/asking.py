@@ -42,6 +42,41 @@ class _HasError(Protocol):
 Result = TypeVar("Result", bound=_HasError)
 
 
+class ToldMetadata:
+    """The newest metadata that the controller has told of; brokers learn of it a moment later."""
+
+    def __init__(self) -> None:
+        self._newest = (0, 0)
+
+    def hear(self, controller_epoch: int, metadata_version: int) -> None:
+        """The controller has told of this metadata."""
+        self._newest = max(self._newest, (controller_epoch, metadata_version))
+
+    def check_not_behind(self, controller_epoch: int, metadata_version: int) -> None:
+        """Raises a retriable error for a broker's metadata that is older than what the controller
+        has told: a plan that takes from both would move again what has just moved."""
+        seen = (controller_epoch, metadata_version)
+        if seen < self._newest:
+            raise ClusterError(
+                f"the broker has metadata version {seen[1]} of controller epoch {seen[0]}, and the "
+                f"controller has told of {self._newest[1]} of {self._newest[0]}: the broker has "
+                "not heard of that yet; try again",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            )
+
+
+class AsksController(Protocol):
+    """What `move_calls` need of `Asking`."""
+
+    told: ToldMetadata
+
+    async def cluster_id(self) -> str: ...
+
+    async def read(self, method: Callable[[Connection], Any], request: object) -> Any: ...
+
+    async def change(self, method: Callable[[Connection], Any], request: object) -> Any: ...
+
+
 class Asking:
     """Of one admin client. Owned by its event loop."""
 
@@ -49,7 +84,7 @@ class Asking:
         self.cluster = cluster
         self.timeout_s = cluster.config.request_timeout_ms / 1000
         self.guard = ProcessGuard("admin client")
-        self._told = (0, 0)
+        self.told = ToldMetadata()
         self._operator: tuple[Callable[[], Awaitable[int]], Callable[[str], None]] | None = None
 
     async def cluster_id(self) -> str:
@@ -111,22 +146,6 @@ class Asking:
         """What changes show. Raises PenstockError if there is to be an epoch, and is none."""
         epoch = 0 if self._operator is None else await self._operator[0]()
         return ((OPERATOR_EPOCH, str(epoch)),) if epoch else None
-
-    def was_told(self, controller_epoch: int, metadata_version: int) -> None:
-        """The controller has told of this metadata; brokers learn of it a moment later."""
-        self._told = max(self._told, (controller_epoch, metadata_version))
-
-    def check_not_behind(self, controller_epoch: int, metadata_version: int) -> None:
-        """Raises a retriable error for a broker's metadata that is older than what the controller
-        has told: a plan that takes from both would move again what has just moved."""
-        seen = (controller_epoch, metadata_version)
-        if seen < self._told:
-            raise ClusterError(
-                f"the broker has metadata version {seen[1]} of controller epoch {seen[0]}, and the "
-                f"controller has told of {self._told[1]} of {self._told[0]}: the broker has not "
-                "heard of that yet; try again",
-                ErrorCode.CONTROLLER_UNAVAILABLE,
-            )
 
     def name_operator(
         self, epoch: Callable[[], Awaitable[int]], refused: Callable[[str], None]

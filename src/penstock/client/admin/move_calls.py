@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.client.admin.asking import Asking
+from penstock.client.admin.asking import AsksController
 from penstock.client.admin.move_model import (
     BrokerChange,
     BrokerPlacement,
@@ -37,7 +37,7 @@ _STATE_OF: Final = {
 
 
 async def alter_replicas(
-    asking: Asking,
+    asking: AsksController,
     moves: Iterable[ReplicaMove],
     reason: MoveReason,
     *,
@@ -75,13 +75,13 @@ async def alter_replicas(
     ]
 
 
-async def describe_moves(asking: Asking, topics: Iterable[str] | None) -> MovesDescription:
+async def describe_moves(asking: AsksController, topics: Iterable[str] | None) -> MovesDescription:
     """See `AsyncAdmin.describe_moves`."""
     request = pb.DescribeMovesRequest(
         cluster_id=await asking.cluster_id(), topics=list(topics or ())
     )
     answer = await asking.read(lambda connection: connection.admin.DescribeMoves, request)
-    asking.was_told(answer.controller_epoch, answer.metadata_version)
+    asking.told.hear(answer.controller_epoch, answer.metadata_version)
     return MovesDescription(
         moves=tuple(_move(move) for move in answer.moves),
         brokers=tuple(_placement(broker) for broker in answer.brokers),
@@ -145,7 +145,7 @@ def _placement(broker: pb.BrokerPlacement) -> BrokerPlacement:
 
 
 async def alter_brokers(
-    asking: Asking, changes: Iterable[BrokerChange], *, validate_only: bool
+    asking: AsksController, changes: Iterable[BrokerChange], *, validate_only: bool
 ) -> None:
     """See `AsyncAdmin.alter_brokers`."""
     request = pb.AlterBrokersRequest(
@@ -170,7 +170,7 @@ def _change(change: BrokerChange) -> pb.BrokerChange:
 
 
 async def alter_throttle(
-    asking: Asking, copy_rate: int | None, by: str, *, validate_only: bool
+    asking: AsksController, copy_rate: int | None, by: str, *, validate_only: bool
 ) -> None:
     """See `AsyncAdmin.alter_throttle`."""
     request = pb.AlterThrottleRequest(
@@ -182,7 +182,7 @@ async def alter_throttle(
     await asking.change(lambda connection: connection.admin.AlterThrottle, request)
 
 
-async def finalize(asking: Asking, to: int, *, validate_only: bool) -> FormatChange:
+async def finalize(asking: AsksController, to: int, *, validate_only: bool) -> FormatChange:
     """See `AsyncAdmin.finalize`."""
     request = pb.FinalizeRequest(
         cluster_id=await asking.cluster_id(), to=to, validate_only=validate_only
@@ -191,7 +191,7 @@ async def finalize(asking: Asking, to: int, *, validate_only: bool) -> FormatCha
     return FormatChange(answer.format_before, answer.format)
 
 
-async def acquire_operator_epoch(asking: Asking, lease: OperatorLease) -> int:
+async def acquire_operator_epoch(asking: AsksController, lease: OperatorLease) -> int:
     """See `AsyncAdmin.acquire_operator_epoch`."""
     request = pb.AcquireOperatorEpochRequest(
         cluster_id=await asking.cluster_id(),

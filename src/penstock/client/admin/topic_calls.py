@@ -161,7 +161,7 @@ async def describe_topics(
 
     async def attempt(connection: Connection, timeout_s: float) -> broker_pb2.MetadataResponse:
         found = await connection.call(connection.broker.Metadata, request, timeout_s)
-        asking.check_not_behind(found.controller_epoch, found.metadata_version)
+        asking.told.check_not_behind(found.controller_epoch, found.metadata_version)
         return found
 
     answer = await asking.ask(attempt)
@@ -176,7 +176,7 @@ async def _refresh_told(asking: Asking) -> None:
     while True:
         view = await asking.cluster.refresh()
         try:
-            asking.check_not_behind(view.controller_epoch, view.metadata_version)
+            asking.told.check_not_behind(view.controller_epoch, view.metadata_version)
         except ClusterError:
             if monotonic() >= deadline:
                 raise
