@@ -5,6 +5,7 @@ has passed; so it must be safe to repeat. A repetition may find what an earlier 
 no answer (`or_own_doing`).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
@@ -26,6 +27,7 @@ PATIENCE_S: Final = 5.0
 _FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 
 Answer = TypeVar("Answer")
+Taken = TypeVar("Taken")
 Attempt = Callable[[Connection, float], Awaitable[Answer]]
 """Asks once and waits up to the given number of seconds for the answer."""
 
@@ -112,6 +114,36 @@ class Asking:
             for broker_id in sorted(known)
             if (known[broker_id].alive if wanted is None else broker_id in wanted)
         }
+
+    async def each(
+        self,
+        method: Callable[[Connection], Any],
+        request: object,
+        take: Callable[[Any], Taken],
+        broker_ids: Iterable[int] | None = None,
+    ) -> dict[int, Taken]:
+        """What `take` makes of the answer of each of these `brokers`, by id; all are asked at once.
+
+        Raises as `brokers`, or the error of the first that is silent, that refuses, or whose answer
+        `take` does not; the others have been asked nevertheless.
+        """
+
+        async def attempt(connection: Connection) -> Taken | PenstockError:
+            try:
+                return take(await connection.call(method(connection), request, self.timeout_s))
+            except PenstockError as error:
+                return error
+
+        brokers = await self.brokers(broker_ids)
+        async with asyncio.TaskGroup() as asking:
+            tasks = {one: asking.create_task(attempt(to)) for one, to in brokers.items()}
+        found: dict[int, Taken] = {}
+        for broker_id, task in tasks.items():
+            answer = task.result()
+            if isinstance(answer, PenstockError):
+                raise answer
+            found[broker_id] = answer
+        return found
 
     async def ask(self, attempt: "Attempt[Answer]") -> Answer:
         """Raises an error that a retry cannot cure, or the last error when time is up."""

@@ -124,12 +124,12 @@ async def unregister_broker(asking: Asking, broker_id: int, directory_id: str) -
 
 async def plaintext_callers(asking: Asking) -> list[PlaintextCallers]:
     """See `AsyncAdmin.plaintext_callers`."""
-    found = []
-    for broker_id, connection in (await asking.brokers()).items():
-        request = pb.DescribeClusterRequest()
-        method = connection.admin.DescribeCluster
-        answer = await connection.call(method, request, asking.timeout_s)
-        found.append(plaintext_from_wire(broker_id, answer))
+    answers: dict[int, pb.DescribeClusterResponse] = await asking.each(
+        lambda connection: connection.admin.DescribeCluster,
+        pb.DescribeClusterRequest(),
+        lambda answer: answer,
+    )
+    found = [plaintext_from_wire(broker_id, answer) for broker_id, answer in answers.items()]
     return [one for one in found if one is not None]
 
 
@@ -139,11 +139,10 @@ async def describe_logs(
     """See `AsyncAdmin.describe_logs`."""
     await asking.cluster_id()
     request = pb.DescribeLogsRequest(topics=list(topics or ()))
-    descriptions = []
-    for connection in (await asking.brokers(broker_ids)).values():
-        answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
-        descriptions.append(logs_from_wire(answer))
-    return descriptions
+    found = await asking.each(
+        lambda connection: connection.admin.DescribeLogs, request, logs_from_wire, broker_ids
+    )
+    return list(found.values())
 
 
 async def drop_orphans(
@@ -186,9 +185,7 @@ async def alter_cluster(asking: Asking, *, hibernating: bool, validate_only: boo
 async def describe_quiescence(asking: Asking) -> list[BrokerQuiescence]:
     """See `AsyncAdmin.describe_quiescence`."""
     request = pb.DescribeQuiescenceRequest(cluster_id=await asking.cluster_id())
-    found = []
-    for connection in (await asking.brokers()).values():
-        method = connection.admin.DescribeQuiescence
-        answer = await connection.call(method, request, asking.timeout_s)
-        found.append(quiescence_from_wire(answer))
-    return found
+    found = await asking.each(
+        lambda connection: connection.admin.DescribeQuiescence, request, quiescence_from_wire
+    )
+    return list(found.values())

@@ -44,12 +44,12 @@ async def describe_broker_configs(
 ) -> dict[int, list[BrokerConfigEntry]]:
     """See `AsyncAdmin.describe_broker_configs`."""
     request = pb.DescribeBrokerConfigsRequest(cluster_id=await asking.cluster_id())
-    found = {}
-    for broker_id, connection in (await asking.brokers(broker_ids)).items():
-        method = connection.admin.DescribeBrokerConfigs
-        answer = checked(await connection.call(method, request, asking.timeout_s))
-        found[broker_id] = [_from_wire(entry) for entry in answer.configs]
-    return found
+    return await asking.each(
+        lambda connection: connection.admin.DescribeBrokerConfigs,
+        request,
+        lambda answer: [_from_wire(entry) for entry in checked(answer).configs],
+        broker_ids,
+    )
 
 
 def _from_wire(entry: pb.BrokerConfigEntry) -> BrokerConfigEntry:

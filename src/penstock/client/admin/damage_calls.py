@@ -20,12 +20,12 @@ async def start_scrub(asking: Asking, topic: str | None, partition: int | None) 
     request = pb.StartScrubRequest(
         cluster_id=await asking.cluster_id(), topic=topic or "", partition=partition
     )
-    replicas = 0
-    for connection in (await asking.brokers()).values():
-        method = connection.admin.StartScrub
-        answer = checked(await connection.call(method, request, asking.timeout_s))
-        replicas += answer.replicas
-    return replicas
+    replicas = await asking.each(
+        lambda connection: connection.admin.StartScrub,
+        request,
+        lambda answer: checked(answer).replicas,
+    )
+    return sum(replicas.values())
 
 
 async def describe_scrub(
@@ -33,12 +33,13 @@ async def describe_scrub(
 ) -> list[ScrubDescription]:
     """See `AsyncAdmin.describe_scrub`."""
     request = pb.DescribeScrubRequest(cluster_id=await asking.cluster_id())
-    found = []
-    for connection in (await asking.brokers(broker_ids)).values():
-        method = connection.admin.DescribeScrub
-        answer = checked(await connection.call(method, request, asking.timeout_s))
-        found.append(_from_wire(answer))
-    return found
+    found = await asking.each(
+        lambda connection: connection.admin.DescribeScrub,
+        request,
+        lambda answer: _from_wire(checked(answer)),
+        broker_ids,
+    )
+    return list(found.values())
 
 
 async def accept_loss(
