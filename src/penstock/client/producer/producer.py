@@ -245,9 +245,16 @@ class AsyncProducer:
         for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
         ):
+            if not buffer.fits(shard.record_bytes):
+                await self.check_shard(buffer, shard)
             batch = await self.add_shard(buffer, shard)
             parts.append((batch.outcome, batch.record_count))
         return ColumnsDelivery(parts)
+
+    async def check_shard(self, buffer: TopicBuffer, shard: Shard) -> None:
+        """Internal: raises as `send` for a record that does not fit by the topic's limit of now."""
+        await self._refresh_limit()
+        buffer.check_record_size(shard.record_bytes or 0)
 
     async def add_shard(self, buffer: TopicBuffer, shard: Shard) -> PendingBatch:
         """Internal: queues one piece, waiting for space."""

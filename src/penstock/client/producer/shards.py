@@ -34,10 +34,15 @@ HeaderLists = Sequence[Headers | Sequence[tuple[str, bytes | None]] | None]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Columns that fit into one batch. `partition` None = the next one in turn."""
+    """Columns that fit into one batch. `partition` None = the next one in turn.
+
+    `record_bytes`: of a single record, with framing, which may be too large for the topic; None:
+    there are several.
+    """
 
     partition: int | None
     columns: Columns
+    record_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ def shard_columns(
     partition: int | None,
     headers: HeaderLists | None,
 ) -> Iterator[Shard]:
-    """The pieces to send, in order. Raises MisuseError in between, for invalid records."""
+    """The pieces to send, in order. Raises MisuseError in between, for invalid records; their sizes
+    are left to whoever sends them."""
     if partition is not None:
         buffer.queue(partition)
     times = time_ns() // 1_000_000 if timestamps_ms is None else _times(buffer.name, timestamps_ms)
@@ -151,9 +157,7 @@ def _pick(column: Sequence[Entry], indexes: list[int]) -> Sequence[Entry]:
 
 def _pieces(buffer: TopicBuffer, partition: int | None, columns: Columns) -> Iterator[Shard]:
     for piece in split_columns(columns, max_bytes=buffer.batch_bytes - BATCH_OVERHEAD_BYTES):
-        if piece.record_count == 1:
-            buffer.check_record_size(message_bytes(piece))
-        yield Shard(partition, piece)
+        yield Shard(partition, piece, message_bytes(piece) if piece.record_count == 1 else None)
 
 
 def _is_list(column: Any) -> bool:

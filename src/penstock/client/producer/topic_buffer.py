@@ -157,9 +157,14 @@ class TopicBuffer:
     def has_partitioner(self) -> bool:
         return self._partitioner is not None
 
+    def fits(self, size: int | None) -> bool:
+        """Whether a batch of this topic can hold a record of that size, as far as is known; None:
+        it is known to fit."""
+        return size is None or size <= self.limit_bytes - BATCH_OVERHEAD_BYTES
+
     def check_record_size(self, size: int) -> None:
         """Raises MisuseError(RECORD_TOO_LARGE) if no batch of this topic can hold the record."""
-        if size > self.limit_bytes - BATCH_OVERHEAD_BYTES:
+        if not self.fits(size):
             raise MisuseError(
                 f"topic {self.name!r}: a record of {size} bytes (with framing) does not fit; the "
                 f"limit is {self.limit_bytes} (max.message.bytes) minus {BATCH_OVERHEAD_BYTES} "

@@ -112,6 +112,8 @@ class Producer:
         for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
         ):
+            if not buffer.fits(shard.record_bytes):
+                self._loop.run(self._core.check_shard(buffer, shard))
             batch = buffer.add_columns(shard.columns, shard.partition)
             if batch is None:
                 batch = self._loop.run(self._core.add_shard(buffer, shard))

@@ -1,5 +1,6 @@
 """Producing to real brokers: what is acknowledged is there, as it was sent, in order."""
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -243,6 +244,35 @@ def test_a_limit_that_was_raised_is_known_to_the_next_larger_record(
         admin.alter_configs(topic, {"max.message.bytes": "9000"})
         wait_for_limit(shared_cluster, topic, "9000")
         assert producer.send(topic, b"x" * 5_000).result(120).base_offset == 0
+
+
+def test_a_limit_that_was_raised_is_known_to_the_next_larger_column(
+    shared_cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    topic = own_name(request)
+    shared_cluster.create_topic(topic, partitions=1, configs={"max.message.bytes": "2000"})
+    sizes = [10, 5_000, 20]
+    with Admin(shared_cluster.bootstrap) as admin, Producer(shared_cluster.bootstrap) as producer:
+        with pytest.raises(MisuseError, match="the limit is 2000"):
+            producer.send_columns(topic, [b"x" * size for size in sizes])
+        admin.alter_configs(topic, {"max.message.bytes": "9000"})
+        wait_for_limit(shared_cluster, topic, "9000")
+        reports = producer.send_columns(topic, [b"x" * size for size in sizes]).result(120)
+        assert sum(report.record_count for report in reports) == 3
+
+        async def too_large() -> None:
+            async with AsyncProducer(shared_cluster.bootstrap) as other:
+                await other.prepare(topic)
+                admin.alter_configs(topic, {"max.message.bytes": "20000"})
+                wait_for_limit(shared_cluster, topic, "20000")
+                sent = await other.send_columns(topic, [b"x" * size for size in [*sizes, 15_000]])
+                assert sum(report.record_count for report in await sent) == 4
+                with pytest.raises(MisuseError, match="the limit is 20000"):
+                    await other.send_columns(topic, [b"x" * 30_000])
+
+        asyncio.run(too_large())
+    records = read_all(shared_cluster, topic, 8, partitions=1)
+    assert [len(record.value or b"") for record in records] == [10, *sizes, *sizes, 15_000]
 
 
 def test_an_unknown_topic_is_one_clear_error_and_soon(shared_cluster: Cluster) -> None:

@@ -183,9 +183,17 @@ def test_pieces_fit_into_batches_and_are_filled() -> None:
 
 
 @pytest.mark.parametrize("make", [list, lambda v: pa.array(v, pa.binary())])
-def test_a_record_over_the_limit_is_refused(make: Any) -> None:
+def test_a_record_that_may_be_over_the_limit_is_a_piece_with_its_size(make: Any) -> None:
+    """Whoever sends it looks whether the limit was raised."""
+    into = buffer(limit=5_000, batch_bytes=1_000)
+    pieces = cut(make([b"ok", b"ok", b"x" * 6_000, b"x" * 4_000]), into=into)
+    assert [piece.columns.record_count for piece in pieces] == [2, 1, 1]
+    assert [into.fits(piece.record_bytes) for piece in pieces] == [True, False, True]
+    size = pieces[1].record_bytes
+    assert size is not None
+    assert 6_000 < size < 6_100
     with pytest.raises(MisuseError, match=r"limit is 5000") as refused:
-        cut(make([b"ok", b"x" * 6_000]), into=buffer(limit=5_000))
+        into.check_record_size(size)
     assert refused.value.code is ErrorCode.RECORD_TOO_LARGE
 
 
