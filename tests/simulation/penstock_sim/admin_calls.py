@@ -37,7 +37,7 @@ from penstock.proto.v1.broker_pb2_grpc import (
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock_broker.services.logs import StoredLogs
 from penstock_broker.services.metadata import describe
-from penstock_sim.member_stream import ClientNode
+from penstock_sim.client_node import ClientNode
 from penstock_sim.node_loop import NodeLoop, SimExecutor
 from penstock_sim.nodes import CONTROLLERS, controller_address
 

@@ -9,7 +9,7 @@ committed log by then.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
@@ -40,6 +40,10 @@ from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
+
+
+_NO_EPOCH: Final = 0
+"""In which nothing is committed."""
 
 
 @dataclass(slots=True)
@@ -292,9 +296,14 @@ class GroupChecks:
         """A member begins to read a partition at `offset`, None: where the log begins.
 
         Never beyond what is committed, or nobody reads what is between. If nothing is, it begins at
-        the first record that it can see.
+        the first record that it can see. Unless it was removed from the group and has not noticed,
+        as after SIGSTOP: then its offsets may have been reset since it asked, and its commits are
+        refused.
         """
         place = (group_id, key)
+        if MemberKey(group_id, who) not in self._log._found:
+            self._readings[who, key] = Reading(offset, offset or 0, _NO_EPOCH, offset or 0)
+            return
         epoch, committed = self.rewinds.epoch(place), self.committed_offset(place)
         most = max(committed, self.log_start(key))
         if offset is not None and committed >= 0 and offset > most and not self.void:

@@ -297,11 +297,12 @@ class SimGroups:
         for member in self.members:
             if member.plan.group_id != group_id:
                 continue
-            if member.membership.phase is not Phase.MEMBER:
-                return f"{member.name} is {member.membership.phase}"
+            membership = member.membership
+            if membership is None or membership.phase is not Phase.MEMBER:
+                return f"{member.name} is {membership and membership.phase}"
             if member.reader.behind:
                 return f"{member.name} {member.reader.behind}"
-            owned += [(each.topic_id, each.partition) for each in member.membership.owned]
+            owned += [(each.topic_id, each.partition) for each in membership.owned]
         every = [(key.topic_id, key.partition) for key in self.sources(group_id)]
         return "" if sorted(owned) == every else f"members of {group_id} own {owned}"
 

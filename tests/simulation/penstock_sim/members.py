@@ -1,8 +1,8 @@
-"""A member of a consumer group as a process: its stream, its clock, and its faults.
+"""A member of a consumer group as a process: its event loops, and its faults.
 
-The production `Membership` decides; this is `client/group/link.py` in virtual time. `reading` is
-the consumer beside it. A process can be killed, and frozen: then nothing of it runs, neither timers
-nor arrivals, until it is thawed and handles them all at once.
+`session` is what ships of the consumer, `reading` the rest beside it. A process can be killed, and
+frozen: then nothing of it runs, neither timers nor arrivals, until it is thawed and handles them
+all at once.
 """
 
 from __future__ import annotations
@@ -12,35 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.config import ConsumerConfig
-from penstock.client.group.contract import (
-    Event,
-    Heard,
-    Heartbeat,
-    Hello,
-    HelloSaid,
-    Leave,
-    Ready,
-    StreamEnded,
-    Subscribed,
-    Tick,
-    Timing,
-    Wish,
-)
-from penstock.client.group.membership import Membership, Phase
-from penstock.client.group.wire import hello_to_wire, said_to_wire
-from penstock.core.groups import contract as gc
-from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError, UnreachableError
-from penstock_sim.coordinator import OFFSETS_KEY
-from penstock_sim.member_stream import ClientNode, JoinStream
+from penstock.client.group.membership import Membership
+from penstock.errors import ErrorCode, Lost, PenstockError
+from penstock_sim.client_node import ClientNode
 from penstock_sim.reading import Reader
 from penstock_sim.scheduler import RATE, RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
 
-_PATIENCE_MS: Final = 250
-"""How long to wait for a hello, and for one attempt of a call; by the world's clock."""
-_RETRY_MS: Final = 8
+_PATIENCE_MS: Final = 3_200
+"""How long a call to the coordinator is retried, and a hello waited for; of a node's clock."""
 _NO_END: Final = frozenset({ErrorCode.OFFSET_WENT_BACK, ErrorCode.UNSPECIFIED})
 """What a member is told though it still is one: a commit that goes back, and what gRPC itself says
 of a stream that broke."""
@@ -75,14 +57,7 @@ class SimMember:
         self.up = False
         self.frozen = False
         self.life = 0
-        self.member_id = ""
         self._ids = 0
-        self._config = ConsumerConfig(
-            group_id=plan.group_id,
-            group_instance_id=plan.instance_id,
-            session_timeout_ms=plan.session_ms,
-            max_poll_interval_ms=plan.max_poll_ms,
-        )
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
 
     @property
@@ -100,16 +75,19 @@ class SimMember:
         assert not self.up
         self.up = True
         self.life += 1
-        self.member_id = ""
-        timing = Timing(self.plan.session_ms, self.plan.max_poll_ms, 20, 200)
-        self.membership = Membership(timing, is_static=bool(self.plan.instance_id))
-        self.stream: JoinStream | None = None
-        self._process = ClientNode(self.world, self.node, f"{self.name}.{self.life}")
-        self._opening = 0
-        self._wakes = 0
-        self.world.scheduler.note(self.name, "start", self.plan)
+        plan, name = self.plan, f"{self.name}.{self.life}"
+        self.config = ConsumerConfig(
+            group_id=plan.group_id,
+            group_instance_id=plan.instance_id,
+            session_timeout_ms=plan.session_ms,
+            max_poll_interval_ms=plan.max_poll_ms,
+            transactional_id=self.transactional_id,
+            request_timeout_ms=_PATIENCE_MS,
+        )
+        self.user = ClientNode(self.world, self.node, f"{name} user")
+        self.heart = ClientNode(self.world, self.node, f"{name} heartbeats")
+        self.world.scheduler.note(self.name, "start", plan)
         self.reader = self._new_reader()
-        self.handle(Subscribed(Wish((self.plan.topic,))))
         self.reader.start()
 
     def kill(self) -> None:
@@ -119,13 +97,14 @@ class SimMember:
         self.reader.stop()
         self.up = self.frozen = False
         self._held.clear()
-        self._close()
-        self._process.kill()
+        self.user.kill()
+        self.heart.kill()
 
     def freeze(self) -> None:
         """SIGSTOP."""
         self.world.scheduler.note(self.name, "freeze")
         self.frozen = True
+        self.user.loop.paused = self.heart.loop.paused = True
 
     def thaw(self) -> None:
         """SIGCONT: timers and arrivals are handled at once, in either order."""
@@ -138,6 +117,8 @@ class SimMember:
         held.sort(key=lambda entry: entry[0] is not timers_first)
         for is_timer, callback, args in held:
             self._run(self.life, is_timer, callback, args)
+        for node in self.world.scheduler.random.sample((self.user, self.heart), 2):
+            node.loop.resume()
 
     def later(self, delay_ms: float, callback: Callable[..., None], *args: Any) -> None:
         """A timer of this process."""
@@ -165,174 +146,24 @@ class SimMember:
         return self.world.scheduler.now_us * RATE // 1000
 
     @property
+    def membership(self) -> Membership | None:
+        """See `Session`."""
+        return self.reader.session.membership
+
+    @property
     def silence_ms(self) -> tuple[int, int]:
         """Of a node's clock: since it has heard something, and since it has said something."""
-        membership = self.membership
-        return self.now_ms - membership._heard_ms, self.now_ms - membership._sent_ms
+        now_ms, membership = int(self.heart.loop.time() * 1000), self.membership
+        assert membership is not None
+        return now_ms - membership._heard_ms, now_ms - membership._sent_ms
 
-    def handle(self, event: Event) -> None:
-        """Passes an event to the machine and carries out its `Ready`, in the order of the
-        fields."""
-        ready = self.membership.handle(event, self.now_ms)
-        if self.world.scheduler.traced and not isinstance(event, Tick | Heard):
-            self.world.scheduler.note(self.name, str(event), ready.notice)
-        self._obey(ready)
-
-    def _obey(self, ready: Ready) -> None:
-        if ready.close:
-            self._close()
-        if ready.lost:
-            self.reader.lose(ready.lost)
-        if ready.revoke:
-            self.reader.revoke(ready.revoke)
-        if ready.take:
-            self.reader.take(ready.take)
-        for said in ready.send:
-            self._say(said)
-        if ready.open is not None:
-            self._open(ready.open)
-        if ready.failed is not None:
-            # A static member whose instance id is in use: its user tries again.
-            self.later(60, self.handle, Subscribed(Wish((self.plan.topic,))))
-        self._wakes += 1
-        if ready.wake_at_ms is not None:
-            delay_ms = (ready.wake_at_ms - self.now_ms) / RATE
-            self.later(max(0.25, delay_ms), self._wake, self._wakes)
-
-    def _wake(self, number: int) -> None:
-        if number == self._wakes:
-            self.handle(Tick(self.reader.assignment.yielded))
-
-    def _say(self, said: Heartbeat | Leave) -> None:
-        if self.stream is not None:
-            self.stream.say(said_to_wire(said))
-
-    # ------------------------------------------------------------ stream
-
-    def _close(self) -> None:
-        self._opening += 1
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.close()
-
-    def _open(self, hello: Hello) -> None:
-        self._close()
-        if hello.new_member_id or not self.member_id:
-            self._ids += 1
-            self.member_id = f"{self.name}.{self._ids}"
-        self.later(self.world.net.delay_ms(), self._connect, hello, self._opening)
-
-    def _connect(self, hello: Hello, opening: int) -> None:
-        if opening != self._opening:
-            return
-        broker, _ = self.world.find_leader(OFFSETS_KEY)
-        first = hello_to_wire(hello, self._config, self.member_id, self.world.cluster_id)
-        first.hello.transactional_id = self.transactional_id
-        stream = JoinStream(self._process, broker.id, first, self._heard_of, self._ended_of)
-        self.stream = stream
-        self.handle(HelloSaid())
-        self.later(_PATIENCE_MS, self._no_answer, stream)
-
-    def _no_answer(self, stream: JoinStream) -> None:
-        if self.stream is stream and self.membership.phase in (Phase.JOINING, Phase.LEAVING):
-            self._end(ClusterError("no answer to a join", ErrorCode.REQUEST_TIMED_OUT))
-
-    def _heard_of(self, stream: JoinStream, message: Event) -> None:
-        self.arrives(self._heard, stream, message)
-
-    def _ended_of(self, stream: JoinStream, error: PenstockError | None) -> None:
-        self.arrives(self._broken, stream, error)
-
-    def _heard(self, stream: JoinStream, message: Event) -> None:
-        if stream is self.stream:
-            self.handle(message)
-
-    def _broken(self, stream: JoinStream, error: PenstockError | None) -> None:
-        if stream is not self.stream:
-            return
-        if error is None and self.membership.phase is not Phase.LEAVING:
-            error = UnreachableError("the coordinator ended the stream")
-        self._end(error)
+    def new_member_id(self) -> str:
+        """Never one of a process before."""
+        self._ids += 1
+        return f"{self.name}.{self._ids}"
 
     def judge(self, error: PenstockError) -> None:
         """Only what ends a membership, or a position behind the committed one, is refused for
         good: everything else heals without the user (I24)."""
         if not (error.retriable or error.lost is Lost.MEMBERSHIP or error.code in _NO_END):
             raise RuleError(f"I24: {self.name} is refused for good: {error.code.name}: {error}")
-
-    def _end(self, error: PenstockError | None) -> None:
-        if error is not None and not isinstance(error, UnreachableError):
-            self.judge(error)
-        self._close()
-        self.handle(StreamEnded(error))
-
-    # ------------------------------------------------------------ calls
-
-    def call(
-        self,
-        make: Callable[[int], gc.Request],
-        deadline_ms: float,
-        then: Callable[[Any], None],
-    ) -> None:
-        """Calls the coordinator until it answers or the deadline (by the world's clock) passes."""
-        _Call(self, make, deadline_ms, then).attempt()
-
-
-class _Call:
-    """A unary call, retried as `client/cluster/coordinator.py` does."""
-
-    def __init__(
-        self,
-        member: SimMember,
-        make: Callable[[int], gc.Request],
-        deadline_ms: float,
-        then: Callable[[Any], None],
-    ) -> None:
-        self._member = member
-        self._make = make
-        self._deadline_ms = deadline_ms
-        self._then = then
-        self._attempt = 0
-        self._life = member.life
-
-    def attempt(self) -> None:
-        """Makes one more attempt."""
-        member, world = self._member, self._member.world
-        self._attempt += 1
-        number = self._attempt
-        broker, _ = world.find_leader(OFFSETS_KEY)
-        request = self._make(world.next_request())
-
-        def respond(answer: Any) -> None:
-            world.net.call(broker.id, member.node, arrived, answer)
-
-        def arrived(answer: Any) -> None:
-            if member.life == self._life:
-                member.arrives(self._answered, number, answer)
-
-        if broker.coordinators is not None:
-            world.net.call(member.node, broker.id, broker.coordinators.ask, request, respond)
-            if world.chaotic and world.scheduler.chance(0.02):
-                # A copy of it arrives at any time.
-                copy = self._make(world.next_request())
-                world.scheduler.after(
-                    world.scheduler.between(1, 300), broker.coordinators.ask, copy, _ignore
-                )
-        member.later(_PATIENCE_MS, self._answered, number, UnreachableError("no answer"))
-
-    def _answered(self, number: int, answer: Any) -> None:
-        if number != self._attempt:
-            return
-        again = isinstance(answer, PenstockError) and (
-            answer.retriable or isinstance(answer, UnreachableError)
-        )
-        if again and self._member.world.scheduler.now_ms < self._deadline_ms:
-            self._attempt += 1
-            self._member.later(_RETRY_MS, self.attempt)
-            return
-        self._attempt += 1
-        self._then(answer)
-
-
-def _ignore(_answer: Any) -> None:
-    """No caller waits for it."""

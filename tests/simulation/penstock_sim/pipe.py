@@ -14,22 +14,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from penstock.client.consumer.fetch_state import FetchState
-from penstock.client.group.contract import Fenced, GroupPartition, Partitions
+from penstock.client.consumer.transaction_offsets import Scope
+from penstock.client.group.contract import GroupPartition, Partitions
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import ConsumedBatch
 from penstock.client.transaction.machine import State
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
-from penstock.core.groups.catalog import NamedPartition
-from penstock.core.groups.contract_views import Fetched, FetchRequested
-from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
-from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
-from penstock_sim.commits import COMMIT_MS, Offsets
+from penstock.core.types import Offset, ProducerIdentity, ReplicaKey, TopicId, TopicPartition
+from penstock.errors import PenstockError
 from penstock_sim.groups import SimGroups
 from penstock_sim.ledger import hops_of
 from penstock_sim.lulls import Lulls
@@ -46,6 +43,7 @@ if TYPE_CHECKING:
 
 _ADMIN_PAUSE_MS: Final = 100
 _HASTY_RESETS: Final = 6
+_REWIND_PAUSE_MS: Final = 20
 
 
 def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
@@ -115,8 +113,8 @@ class PipeReader(Reader):
     @property
     def behind(self) -> str:
         """What is left to do if no new records arrive; "" = nothing."""
-        if self.member.membership.readable != frozenset(self._installed.values()):
-            return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
+        if self.session.readable != frozenset(self._installed.values()):
+            return f"owns {self.session.readable}, reads {set(self._installed)}"
         for where, state in self.assignment.states.items():
             end = self.world.checks.canon(_key(self._installed[where])).end
             if state.position is None or state.position < end:
@@ -209,9 +207,6 @@ class PipeReader(Reader):
         if not offsets:
             self._give_in(then)
             return
-        self._committing(offsets, automatic=False)
-        held = {where: self.assignment.states[where] for where in offsets}
-        deadline_ms = self.world.scheduler.now_ms + COMMIT_MS
 
         def committed(error: PenstockError | None) -> None:
             if error is not None:
@@ -222,7 +217,12 @@ class PipeReader(Reader):
                 self.assignment.committed(where, offset)
             then()
 
-        self.producer.store(lambda who, done: self._store(who, offsets, held, deadline_ms, done))
+        def store(who: Who, done: Done) -> None:
+            self._pipes.lulls.storing(self.member)
+            scope = Scope(self.producer.transactional_id, ProducerIdentity(*who))
+            self.session.store(scope, offsets, done)
+
+        self.producer.store(store)
         self.producer.commit(committed)
 
     def _give_in(self, then: Callable[[], None]) -> None:
@@ -243,22 +243,17 @@ class PipeReader(Reader):
             then()
             return
         states = {each.where: self.assignment.states[each.where] for each in wanted}
-        where = tuple(
-            NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
-        )
 
-        def found(answer: Any) -> None:
-            if not isinstance(answer, Fetched) or any(one.error for one in answer.offsets):
-                self.member.later(20, self._rewind, then)
-                return
-            for each, seen in zip(wanted, answer.offsets, strict=True):
+        def found(offsets: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
+            for each in wanted:
                 if self.assignment.states.get(each.where) is states[each.where]:
-                    at = OffsetAndMetadata(seen.offset, rewind_epoch=seen.rewind_epoch)
-                    self._seek(each, at if seen.offset >= 0 else None)
+                    self._seek(each, offsets.get(each.where))
             then()
 
-        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
-        self.member.call(lambda number: FetchRequested(number, group_id, where), deadline_ms, found)
+        def again() -> None:
+            self.member.later(_REWIND_PAUSE_MS, self._rewind, then)
+
+        self.session.fetch({each.where: each.topic_id for each in wanted}, found, again)
 
     def _seek(self, each: GroupPartition, committed: OffsetAndMetadata | None) -> None:
         self.assignment.rewind(each.where, committed)
@@ -288,76 +283,6 @@ class PipeReader(Reader):
             self._give_in(dropped)
         else:
             dropped()
-
-    # ------------------------------------------------------------ offsets
-
-    def _store(
-        self,
-        who: Who,
-        offsets: Offsets,
-        held: dict[TopicPartition, FetchState],
-        deadline_ms: float,
-        done: Done,
-    ) -> None:
-        """As `TransactionOffsets.store`."""
-        member, plan = self.member, self._plan
-        self._pipes.lulls.storing(member)
-        member_id, epoch = member.member_id, member.membership.member_epoch
-        topic_id = self._checks.catalog.names[plan.topic]
-        new = tuple(
-            gc.NewOffset(
-                where=NamedPartition(where.topic, topic_id, where.partition),
-                offset=offset.offset,
-                leader_epoch=offset.leader_epoch,
-                rewind_epoch=offset.rewind_epoch,
-            )
-            for where, offset in offsets.items()
-        )
-
-        def stored(answer: Any) -> None:
-            self.world.scheduler.note(member.name, "stores", epoch, who, new, answer)
-            error = answer
-            if isinstance(answer, gc.Committed):
-                error = next((one for one in answer.errors if one is not None), None)
-            if error is not None:
-                refused(error)
-            elif self._never_left(held):
-                done(None)
-            else:
-                done(ClusterError("they left meanwhile", ErrorCode.STALE_MEMBER_EPOCH))
-
-        def refused(error: PenstockError) -> None:
-            now = member.member_id, member.membership.member_epoch
-            in_time = self.world.scheduler.now_ms < deadline_ms
-            if error.code is ErrorCode.STALE_MEMBER_EPOCH and in_time:
-                if now == (member_id, epoch):
-                    member.later(5, refused, error)
-                    return
-                if now[0] == member_id and now[1] and self._never_left(held):
-                    self._store(who, offsets, held, deadline_ms, done)
-                    return
-            elif error.lost is Lost.MEMBERSHIP:
-                member.handle(Fenced(error.code))
-            done(error)
-
-        member.call(
-            lambda number: gc.CommitRequested(
-                request_id=number,
-                group_id=plan.group_id,
-                member_id=member_id,
-                member_epoch=epoch,
-                instance_id=plan.instance_id if member_id else "",
-                offsets=new,
-                transactional_id=self.producer.transactional_id,
-                producer_id=who[0],
-                producer_epoch=who[1],
-            ),
-            deadline_ms,
-            stored,
-        )
-
-    def _never_left(self, held: dict[TopicPartition, FetchState]) -> bool:
-        return all(self.assignment.states.get(at) is state for at, state in held.items())
 
 
 class PipeGroups(SimGroups):

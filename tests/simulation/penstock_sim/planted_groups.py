@@ -58,6 +58,12 @@ def take_commits_from_before_a_seek(patch: Any) -> None:
     patch.setattr(offsets, "check_not_back", only_offsets)
 
 
+def send_what_goes_back_after_its_partition_left(patch: Any) -> None:
+    """A commit after a seek is tried until it is stored, though another member has the partition,
+    or this one has it again."""
+    patch.setattr(Assignment, "may_be_sent", lambda _self, offsets: offsets)
+
+
 def forget_rewind_epochs_at_failover(patch: Any) -> None:
     """A coordinator that loads its log takes each offset for one of the first epoch."""
     decode = decode_value
@@ -220,6 +226,15 @@ GROUP_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 """Name of each bug: how it is planted. All faults, in histories with groups."""
 
 SEEK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    bug.__name__: bug for bug in (take_commits_from_before_a_seek, forget_rewind_epochs_at_failover)
+    bug.__name__: bug
+    for bug in (
+        take_commits_from_before_a_seek,
+        forget_rewind_epochs_at_failover,
+    )
 }
 """The same, where users seek back."""
+
+LEFT_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "send_what_goes_back_after_its_partition_left": send_what_goes_back_after_its_partition_left
+}
+"""As `SEEK_BUGS`. Whoever has the partition then may commit in an epoch that is over, for ever."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.client.consumer.transaction_offsets import TransactionOffsets
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.producer.lane import Entry, Lane
 from penstock.client.transaction.contract import Commit, Ready
 from penstock.client.transaction.machine import Transactions
@@ -18,8 +20,9 @@ from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, GuardKey, Member
 from penstock.core.replication.contract import Marks
-from penstock.core.types import NO_PRODUCER, Offset, ProducerIdentity
+from penstock.core.types import Offset, ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1.group_pb2 import CommitOffsetsRequest
 from penstock_sim import lulls, world
 from penstock_sim.pipe import PipeReader
 
@@ -219,28 +222,20 @@ def leave_a_partition_without_a_commit(patch: Any) -> None:
 def store_offsets_of_partitions_that_left(patch: Any) -> None:
     """The partitions are back, perhaps in the same epoch; that others may have read them is
     ignored."""
-    patch.setattr(PipeReader, "_never_left", lambda _self, _held: True)
+    patch.setattr(TransactionOffsets, "_never_left", lambda _self, _held: True)
     patch.setattr(lulls, "EVERY", 1)  # in all histories they leave meanwhile
 
 
 def commit_positions_outside_the_transaction(patch: Any) -> None:
     """They count at once, and what is then aborted is never read again."""
-    store = PipeReader._store
+    commit_within = GroupCalls.commit_within
 
-    def outside(self: PipeReader, *args: Any) -> None:
-        call = self.member.call
-        plain = {"transactional_id": "", "producer_id": NO_PRODUCER, "producer_epoch": -1}
+    async def outside(self: GroupCalls, request: CommitOffsetsRequest, timeout_s: float) -> None:
+        for name in ("transactional_id", "producer_id", "producer_epoch"):
+            request.ClearField(name)
+        await commit_within(self, request, timeout_s)
 
-        def call_plainly(make: Callable[[int], Any], *rest: Any) -> None:
-            call(lambda number: replace(make(number), **plain), *rest)
-
-        self.member.call = call_plainly  # type: ignore[method-assign, assignment]
-        try:
-            store(self, *args)
-        finally:
-            del self.member.call
-
-    patch.setattr(PipeReader, "_store", outside)
+    patch.setattr(GroupCalls, "commit_within", outside)
 
 
 # ---------------------------------------------------------------- what members are shown

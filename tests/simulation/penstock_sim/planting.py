@@ -23,7 +23,7 @@ from penstock_sim.planted_controllers import (
     JOURNAL_SHELL_BUGS,
 )
 from penstock_sim.planted_damage import DAMAGE_BUGS
-from penstock_sim.planted_groups import GROUP_BUGS, SEEK_BUGS
+from penstock_sim.planted_groups import GROUP_BUGS, LEFT_BUGS, SEEK_BUGS
 from penstock_sim.planted_hibernation import HIBERNATION_BUGS
 from penstock_sim.planted_hosts import HOST_BUGS, LINK_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
@@ -225,6 +225,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         for bug in _all_faults("groups", GROUP_BUGS, 500, _GROUPS, ("I16", "I17", "I18", "I19"))
     ),
     *_all_faults("groups", SEEK_BUGS, 500, {**_GROUPS, "seeks": True}, ("I16", "I18")),
+    *_all_faults("groups", LEFT_BUGS, 500, {**_GROUPS, "seeks": True}, ("I18", "I24")),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
     *(
         replace(bug, only_by=True)  # a wait of the history may end first

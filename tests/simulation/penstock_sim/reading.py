@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import (
     NONE,
     GroupPartition,
@@ -20,16 +21,15 @@ from penstock.client.group.contract import (
     PollEnded,
     Released,
     Subscribed,
+    Wish,
 )
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.batch import Batch
-from penstock.core.groups.catalog import NamedPartition
-from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
-from penstock.errors import OffsetOutOfRangeError, OffsetRange
-from penstock_sim.commits import COMMIT_MS, Commits, Offsets
+from penstock.errors import OffsetOutOfRangeError, OffsetRange, PenstockError
 from penstock_sim.seeking import Seeks
+from penstock_sim.session import Session, WatchedAssignment
 
 if TYPE_CHECKING:
     from penstock_broker.replication.replica import Replica
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _POLL_MS: Final = 40
 _FETCH_MS: Final = 6
 _BUFFER_BYTES: Final = 4_000
+_PREPARE_PAUSE_MS: Final = 20
+_REJOIN_MS: Final = 60
 
 
 class Reader:
@@ -47,7 +49,7 @@ class Reader:
     def __init__(self, member: SimMember) -> None:
         self.member = member
         self.world = member.world
-        self.assignment = Assignment()
+        self.assignment: Assignment = WatchedAssignment(self)
         self._checks = self.world.group_checks
         self._plan = member.plan
         self._prepared: dict[GroupPartition, OffsetAndMetadata | None] = {}
@@ -55,7 +57,7 @@ class Reader:
         self._leaving: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._who: dict[TopicPartition, str] = {}
-        self._commits = Commits(member, self.assignment, self._committing, self._adopted)
+        self.session = Session(member, self.assignment, self)
         self._seeks = Seeks(member, self.assignment)
         self._poll_until_ms = 0
         self._asleep = False
@@ -67,6 +69,9 @@ class Reader:
 
     def start(self) -> None:
         """Starts with the process."""
+        self.session.begin(Wish((self._plan.topic,)), self._begun)
+
+    def _begun(self) -> None:
         scheduler = self.world.scheduler
         self.member.later(scheduler.between(0, 5), self._poll)
         self.member.later(scheduler.between(0, _FETCH_MS), self._fetch)
@@ -80,8 +85,8 @@ class Reader:
     @property
     def behind(self) -> str:
         """What is left to do if no new records arrive; "" = nothing."""
-        if self.member.membership.readable != frozenset(self._installed.values()):
-            return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
+        if self.session.readable != frozenset(self._installed.values()):
+            return f"owns {self.session.readable}, reads {set(self._installed)}"
         for where, each in self._installed.items():
             key = _key(each)
             position = self._checks.position(self._who[where], key)
@@ -99,17 +104,18 @@ class Reader:
         if self.ending:
             self._leave()
             return
-        self.member.handle(PollBegan())
+        self.session.handle(PollBegan())
         self._poll_until_ms = self.world.scheduler.now_ms + _POLL_MS
         self._turn()
 
     def _turn(self) -> None:
         """One round of the loop in `AsyncConsumer.poll`, as far as `GroupSession.rebalance`."""
+        self.session.catch_up()
         if self._leaving:
             leaving, self._leaving = self._leaving, NONE
 
             def released() -> None:
-                self.member.handle(Released(leaving))
+                self.session.handle(Released(leaving))
                 self._collect()
 
             self._give_up(leaving & frozenset(self._installed.values()), released)
@@ -120,6 +126,7 @@ class Reader:
         if self._prepared:
             prepared, self._prepared = self._prepared, {}
             self._begin(prepared)
+        self.session.catch_up()  # nothing that was lost meanwhile is returned
         limit = self.world.scheduler.random.choice((1, 3, 10, 1_000))
         batches = self.assignment.collect(limit)
         if not batches and self.world.scheduler.now_ms < self._poll_until_ms:
@@ -130,7 +137,7 @@ class Reader:
         if not self._plan.record_wise:
             for batch in batches:
                 self._hand_out(batch, batch.first_offset, batch.next_offset)
-        self.member.handle(PollEnded())
+        self.session.handle(PollEnded())
         if self._plan.record_wise and batches:
             self._take(self.assignment.one_by_one(batches), batches)
         else:
@@ -186,9 +193,9 @@ class Reader:
         if self._plan.automatic or self.world.scheduler.chance(0.4):
             self._poll()
         elif self.world.scheduler.chance(0.5):
-            self._commits.commit(self._handed_out, self._poll, automatic=False)
+            self.session.commit(self._handed_out(), self._poll)
         else:
-            self._commits.commit(self._handed_out, _ignore, automatic=False)  # commit_async
+            self.session.commit_async(self._handed_out())
             self._poll()
 
     def _maybe_seek(self) -> None:
@@ -198,7 +205,7 @@ class Reader:
             return
         where, offset = sought
         self.world.scheduler.note(self.member.name, "seeks", where, offset)
-        self._commits.last_comes_late()
+        self.session.calls.last_comes_late()
         epoch = self.assignment.progress(where).rewind_epoch
         who, key = self._who[where], _key(self._installed[where])
         self._checks.sought(self._plan.group_id, who, key, offset, epoch)
@@ -207,7 +214,7 @@ class Reader:
         """`close`: commits what is processed, gives up partitions, leaves; the process ends."""
 
         def gone() -> None:
-            self.member.handle(Subscribed(None))
+            self.session.handle(Subscribed(None))
             self.member.later(10, self.member.kill)
 
         self._give_up(frozenset(self._installed.values()), gone)
@@ -234,6 +241,11 @@ class Reader:
         self._drop(installed)
         self._arrived()
 
+    def fail(self, _error: PenstockError) -> None:
+        """A static member whose instance id is in use: its user tries again."""
+        wish = Wish((self._plan.topic,))
+        self.member.later(_REJOIN_MS, self.session.handle, Subscribed(wish))
+
     def _forget(self, partitions: Partitions) -> None:
         for each in partitions:
             self._tenures.pop(each, None)
@@ -249,29 +261,18 @@ class Reader:
         wanted = sorted(each for each, mark in self._tenures.items() if mark is tenure)
         if not wanted:
             return
-        where = tuple(
-            NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
-        )
 
-        def found(answer: Any) -> None:
-            if not isinstance(answer, Fetched):
-                self.member.later(20, self._prepare, tenure)
-                return
-            if any(seen.error is not None for seen in answer.offsets):
-                self.member.later(20, self._prepare, tenure)  # a transaction is not decided yet
-                return
-            for each, seen in zip(wanted, answer.offsets, strict=True):
+        def found(offsets: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
+            for each in wanted:
                 if self._tenures.get(each) is tenure:
                     del self._tenures[each]
-                    self._prepared[each] = (
-                        OffsetAndMetadata(seen.offset, rewind_epoch=seen.rewind_epoch)
-                        if seen.offset >= 0
-                        else None
-                    )
+                    self._prepared[each] = offsets.get(each.where)
             self._arrived()
 
-        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
-        self.member.call(lambda number: FetchRequested(number, group_id, where), deadline_ms, found)
+        def again() -> None:
+            self.member.later(_PREPARE_PAUSE_MS, self._prepare, tenure)
+
+        self.session.fetch({each.where: each.topic_id for each in wanted}, found, again)
 
     def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
         for each, offset in prepared.items():
@@ -280,7 +281,7 @@ class Reader:
                 state.seek(offset.offset)
             self.assignment.add(state, offset)
             self._installed[each.where] = each
-            who = self._who[each.where] = self.member.member_id
+            who = self._who[each.where] = self.session.member_id
             start = None if offset is None else offset.offset
             self.world.scheduler.note(self.member.name, "begins", each.where, start)
             self._checks.began(self._plan.group_id, who, _key(each), start)
@@ -290,48 +291,48 @@ class Reader:
         if not partitions:
             then()
             return
-        places = {each.where for each in partitions}
+        places = [each.where for each in partitions]
 
-        def wanted() -> Offsets:
-            found = self._done() if self._plan.automatic else self._handed_out()
-            return {where: offset for where, offset in found.items() if where in places}
-
-        def committed() -> None:
+        def dropped() -> None:
             self._drop(partitions & frozenset(self._installed.values()))
             then()
 
-        if self._plan.automatic or self.world.scheduler.chance(0.8):
-            self._commits.commit(wanted, committed, automatic=self._plan.automatic)
+        def settled() -> None:
+            """As a listener of the user that commits."""
+            offsets = self._handed_out() if self.world.scheduler.chance(0.8) else {}
+            self.session.commit({at: offsets[at] for at in places if at in offsets}, dropped)
+
+        if self._plan.automatic:
+            self.session.commit_done(dropped, places)
         else:
-            committed()
+            self.session.settle(settled)
 
     # ------------------------------------------------------------ commits
 
-    def _adopted(self, where: TopicPartition, committed: OffsetAndMetadata) -> None:
+    def adopted(self, where: TopicPartition, committed: OffsetAndMetadata) -> None:
+        """See `Watch`."""
         self.world.scheduler.note(self.member.name, "goes on from", where, committed)
         who, key = self._who[where], _key(self._installed[where])
         self._checks.adopted(
             self._plan.group_id, who, key, committed.offset, committed.rewind_epoch
         )
 
-    def _done(self) -> Offsets:
-        return self.assignment.to_commit(only_done=True)
+    def committing(self, offsets: Offsets, *, automatic: bool) -> None:
+        """See `Watch`."""
+        for where, offset in offsets.items():
+            if where in self._installed:
+                key = _key(self._installed[where])
+                self._checks.commits_to(self._who[where], key, offset.offset, automatic=automatic)
 
     def _handed_out(self) -> Offsets:
+        self.session.catch_up()
         return self.assignment.to_commit(only_done=False)
 
     def _auto_commit(self) -> None:
         def again() -> None:
             self.member.later(self._plan.commit_every_ms, self._auto_commit)
 
-        self._commits.commit(self._done, again, automatic=True)
-
-    def _committing(self, offsets: Offsets, *, automatic: bool) -> None:
-        """Offsets are about to be sent."""
-        for where, offset in offsets.items():
-            if where in self._installed:
-                key = _key(self._installed[where])
-                self._checks.commits_to(self._who[where], key, offset.offset, automatic=automatic)
+        self.session.commit_done(again)
 
     # ------------------------------------------------------------ fetching
 

@@ -32,6 +32,7 @@ from penstock_sim.blackouts import CHAOS_LEAST_MS, Blackouts, Syncs
 from penstock_sim.broker import SimBroker
 from penstock_sim.changes import Changes
 from penstock_sim.checks import Checks
+from penstock_sim.client_node import ClientNode
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.compaction_checks import CompactionChecks
@@ -52,7 +53,6 @@ from penstock_sim.hibernation import Hibernation, waits_of_a_history
 from penstock_sim.latest_reader import LatestReader, latest_readers
 from penstock_sim.layout import draw_layout
 from penstock_sim.ledger import FoldingReader, Ledger
-from penstock_sim.member_stream import ClientNode
 from penstock_sim.metadata_store import MetaStore
 from penstock_sim.moving import Mover
 from penstock_sim.network import Network

@@ -19,10 +19,10 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from time import monotonic
 from typing import Final, TypeVar
 
-from penstock.client.cluster.connections import Connection, Connections
+from penstock.client.clock import loop_time_s
+from penstock.client.cluster.connections import Connection, Connections, OpenChannel
 from penstock.client.cluster.credentials import credentials_of
 from penstock.client.cluster.view import MetadataSnapshot
 from penstock.client.cluster.wire import view_from_wire
@@ -39,6 +39,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_wire
 
 Answer = TypeVar("Answer")
@@ -66,14 +67,22 @@ class Cluster:
     """Shared by the parts of one client. Owned by one event loop."""
 
     def __init__(
-        self, bootstrap: tuple[str, ...], config: ClientConfig, *, sticky: bool = False
+        self,
+        bootstrap: tuple[str, ...],
+        config: ClientConfig,
+        *,
+        sticky: bool = False,
+        open_channel: OpenChannel = open_aio_channel,
+        shuffle: Callable[[list[str]], None] = random.shuffle,
     ) -> None:
         """`sticky`: keep asking the broker that answered last, so that answers never go back.
 
-        Otherwise questions are spread over the brokers.
+        Otherwise questions are spread over the brokers, as `shuffle` orders their addresses.
         """
         self.view = MetadataSnapshot()
-        self.connections = Connections(config.resolve_address, credentials_of(config))
+        credentials = credentials_of(config)
+        self.connections = Connections(config.resolve_address, credentials, open_channel)
+        self._shuffle = shuffle
         self.config = config
         self._bootstrap = bootstrap
         self._sticky = sticky
@@ -108,7 +117,7 @@ class Cluster:
         `connect_timeout_ms`.
         """
         timeout_s = max(0.0, min(timeout_s, self.config.connect_timeout_ms / 1000))
-        called_at = monotonic()
+        called_at = loop_time_s()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._refreshing.acquire()
@@ -116,7 +125,7 @@ class Cluster:
             raise _nobody_answered(self._silent, self._candidates(), timeout_s) from None
         try:
             if self._refreshed_at < called_at or not self._asked.issuperset(topics):
-                await self._refresh(called_at + timeout_s - monotonic(), topics)
+                await self._refresh(called_at + timeout_s - loop_time_s(), topics)
         finally:
             self._refreshing.release()
         return self.view
@@ -124,7 +133,7 @@ class Cluster:
     async def _refresh(
         self, timeout_s: float, topics: Collection[str], avoid: frozenset[str] = frozenset()
     ) -> None:
-        started_at = monotonic()
+        started_at = loop_time_s()
         asked = frozenset(self._topics.union(topics))
         request = pb.MetadataRequest(
             cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
@@ -148,7 +157,7 @@ class Cluster:
         """The background task: refreshes when wanted, and when the view has become old."""
         pause_ms = REFRESH_INTERVAL_MS
         while True:
-            idle_since = monotonic()
+            idle_since = loop_time_s()
             try:
                 async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
                     await self._wanted.wait()
@@ -161,7 +170,7 @@ class Cluster:
                 await self.refresh(topics=topics)
             except PenstockError as error:
                 _log.warning("metadata refresh failed: %s", error)
-            news = self.view is not before or monotonic() - idle_since > 1.0
+            news = self.view is not before or loop_time_s() - idle_since > 1.0
             pause_ms = REFRESH_INTERVAL_MS if news else min(pause_ms * 5 // 4, REFRESH_MAX_MS)
             await asyncio.sleep(pause_ms / 1000)
 
@@ -174,18 +183,18 @@ class Cluster:
         Raises MisuseError(INVALID_TOPIC_NAME), ClusterError(UNKNOWN_TOPIC), UnreachableError;
         after `timeout_s` at the latest.
         """
-        limit = monotonic() + timeout_s
+        limit = loop_time_s() + timeout_s
         patience_s = 0.0 if self._sticky else self.config.unknown_topic_timeout_ms / 1000
-        deadline = min(limit, monotonic() + patience_s)
+        deadline = min(limit, loop_time_s() + patience_s)
         while (topic := self.view.topics.get(name)) is None:
             validate_topic_name(name)
-            await self.refresh(limit - monotonic(), (name,))
+            await self.refresh(limit - loop_time_s(), (name,))
             if self._sticky and self._is_unknown(name):
                 await self._ask_the_others(name, limit)
             if name in self.view.topics:
                 continue
             unknown = self._is_unknown(name)
-            if not unknown or monotonic() >= deadline:
+            if not unknown or loop_time_s() >= deadline:
                 raise _unknown_topic(name) if unknown else self._topic_errors[name]
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         self._topics.add(name)
@@ -206,7 +215,7 @@ class Cluster:
                 denied.add(self._taught_by)
                 if denied.issuperset(self._candidates()):
                     break
-                await self._refresh(limit - monotonic(), (name,), frozenset(denied))
+                await self._refresh(limit - loop_time_s(), (name,), frozenset(denied))
         if self._is_unknown(name):
             self._answered_last = favourite  # nothing was learned: keep using its answers
 
@@ -215,12 +224,12 @@ class Cluster:
 
         Raises ClusterError(TOPIC_ID_MISMATCH) after `unknown_topic_timeout_ms`.
         """
-        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        deadline = loop_time_s() + self.config.unknown_topic_timeout_ms / 1000
         while True:
             topic = (await self.refresh(topics=(name,))).topics.get(name)
             if topic is None or topic.topic_id != topic_id:
                 return
-            if monotonic() >= deadline:
+            if loop_time_s() >= deadline:
                 raise ClusterError(
                     f"topic {name!r} was created again, but the brokers that were asked still "
                     f"know the old one (id {topic_id}); try again",
@@ -258,13 +267,13 @@ class Cluster:
         broker, or UnreachableError if none answered. If the cluster has never answered and nothing
         listens at its addresses, gives up after `REFUSED_S`.
         """
-        began = monotonic()
+        began = loop_time_s()
         deadline = began + timeout_s
         reasons: dict[str, PenstockError] = {}
         while True:
             throttle_ms = 0
             for address in self._candidates(avoid):
-                remaining_s = deadline - monotonic()
+                remaining_s = deadline - loop_time_s()
                 if remaining_s <= 0:
                     break
                 attempt_s = min(patience_s, remaining_s)
@@ -286,7 +295,7 @@ class Cluster:
                 deadline = min(deadline, began + REFUSED_S)
             if not self._answered_last:
                 await self._diagnose(reasons)
-            if monotonic() + pause_s >= deadline:
+            if loop_time_s() + pause_s >= deadline:
                 raise _nobody_answered(reasons, self._candidates(), timeout_s)
             await asyncio.sleep(pause_s)
             patience_s = min(patience_s * 2, timeout_s)
@@ -311,9 +320,9 @@ class Cluster:
 
     def _candidates(self, avoid: frozenset[str] = frozenset()) -> list[str]:
         known = self.view.addresses()
-        random.shuffle(known)
+        self._shuffle(known)
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
-        now = monotonic()
+        now = loop_time_s()
 
         def rank(address: str) -> tuple[bool, bool, bool]:
             other = self._sticky and address != self._answered_last
@@ -327,7 +336,7 @@ class Cluster:
         """Remembers brokers that do not answer. Raises the error if asking another broker cannot
         help."""
         if is_silence(error):
-            self._suspects[address] = monotonic() + SUSPECT_S
+            self._suspects[address] = loop_time_s() + SUSPECT_S
             self._silent[address] = error
         elif not error.retriable or error.code in final:
             raise error

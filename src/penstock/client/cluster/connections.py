@@ -15,13 +15,13 @@ already serves under the same name.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
+from penstock.client.clock import loop_time_s
 from penstock.client.cluster.credentials import Credentials, Metadata, joined
 from penstock.client.cluster.diagnosis import diagnose
 from penstock.client.cluster.streams import StreamPort
@@ -34,8 +34,18 @@ from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.cancelling import being_cancelled, heeding_cancellation
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.tls import Tls
 
 Answer = TypeVar("Answer")
+
+
+class OpenChannel(Protocol):
+    """As `open_aio_channel`, which it is outside of simulations."""
+
+    def __call__(
+        self, address: str, tls: Tls | None = None, *, known_as: str = ""
+    ) -> grpc.aio.Channel: ...
+
 
 PATIENCE_S: Final = 0.5
 """Timeout of the first attempt to connect; doubled after each attempt that times out."""
@@ -61,9 +71,16 @@ class Connection:
     `address` is what errors name; `target` is what the channel connects to.
     """
 
-    def __init__(self, address: str, target: str, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        target: str,
+        credentials: Credentials | None = None,
+        open_channel: OpenChannel = open_aio_channel,
+    ) -> None:
         """`credentials` None: plaintext."""
         self.address = address
+        self._open_channel = open_channel
         self.credentials = credentials or Credentials()
         self._target = target
         self._known_as = address.rpartition(":")[0] if target != address else ""
@@ -74,9 +91,9 @@ class Connection:
         self._open()
 
     def _open(self) -> None:
-        self._opened_s = time.monotonic()
+        self._opened_s = loop_time_s()
         self._generation = self.credentials.generation
-        self.channel = open_aio_channel(
+        self.channel = self._open_channel(
             self._target, self.credentials.tls, known_as=self._known_as.strip("[]")
         )
         self.broker = BrokerServiceStub(self.channel)
@@ -87,17 +104,17 @@ class Connection:
     def follow_files(self) -> None:
         """From now on uses certificates as they are in the files."""
         if self._generation != self.credentials.generation:
-            self._replaced.append((time.monotonic() + LAST_STREAMS_S, self.channel))
+            self._replaced.append((loop_time_s() + LAST_STREAMS_S, self.channel))
             self._open()
 
     async def _replace(self) -> None:
         """A new channel, which looks the name up and connects at once."""
-        self._replaced.append((time.monotonic() + LAST_CALLS_S, self.channel))
+        self._replaced.append((loop_time_s() + LAST_CALLS_S, self.channel))
         self._open()
         await self._close_due()
 
     async def _close_due(self) -> None:
-        now_s = time.monotonic()
+        now_s = loop_time_s()
         due = [channel for until_s, channel in self._replaced if until_s < now_s]
         self._replaced = [each for each in self._replaced if each[0] >= now_s]
         for channel in due:
@@ -148,7 +165,7 @@ class Connection:
     async def _look(self) -> None:
         """After a failed call: must the channel be replaced before the next one?"""
         broken = self.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
-        if broken and time.monotonic() - self._opened_s > PAUSE_S:
+        if broken and loop_time_s() - self._opened_s > PAUSE_S:
             await self._replace()
 
     async def diagnosis(self) -> UnreachableError | None:
@@ -196,9 +213,11 @@ class Connections:
         self,
         resolve_address: Callable[[str], str] | None = None,
         credentials: Credentials | None = None,
+        open_channel: OpenChannel = open_aio_channel,
     ) -> None:
         """`credentials` None: plaintext."""
         self.credentials = credentials or Credentials()
+        self._open_channel = open_channel
         self._resolve = resolve_address or str
         self._by_address: dict[str, Connection] = {}
         self._stream_addresses: dict[str, str] = {}
@@ -211,7 +230,7 @@ class Connections:
         connection = self._by_address.get(address)
         if connection is None:
             target = self._resolve(address)
-            connection = Connection(address, target, self.credentials)
+            connection = Connection(address, target, self.credentials, self._open_channel)
             self._by_address[address] = connection
             connection.streams.address = self._stream_addresses.get(address, "")
         else:

@@ -12,9 +12,9 @@ same offsets, resets carry an id. Which calls there are: `penstock.client.group.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import Final, TypeVar
 
+from penstock.client.clock import loop_time_s
 from penstock.client.cluster.cluster import Cluster, is_silence
 from penstock.client.cluster.connections import Connection
 from penstock.errors import ClusterError, OverloadedError, PenstockError
@@ -60,11 +60,11 @@ class CoordinatorCalls(ABC):
 
         Raises an error that a retry cannot cure, or the last error after `timeout_s`.
         """
-        deadline = monotonic() + timeout_s
+        deadline = loop_time_s() + timeout_s
         pause_s = self._cluster.config.retry_backoff_ms / 1000
         patience_s = PATIENCE_S
         while True:
-            left_s = max(deadline - monotonic(), 0.1)
+            left_s = max(deadline - loop_time_s(), 0.1)
             try:
                 connection = await self.connection(left_s)
                 return await attempt(connection, min(patience_s, left_s))
@@ -74,7 +74,7 @@ class CoordinatorCalls(ABC):
                     raise
                 if isinstance(error, OverloadedError):
                     pause_s = max(pause_s, error.throttle_ms / 1000)
-                if monotonic() + pause_s >= deadline:
+                if loop_time_s() + pause_s >= deadline:
                     raise ClusterError(
                         f"{self._what}: {error.message} (tried for {timeout_s:g} s)",
                         error.code,

@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
+from penstock.client.clock import loop_time_s
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
@@ -198,7 +198,7 @@ class Committer:
         expire: each once in `RENEWAL_S`, or `at_once`. Members' offsets do not expire."""
         if self._member.identity().member_id:
             return {}
-        now_s = monotonic()
+        now_s = loop_time_s()
         return {
             where: offset
             for where, offset in self._assignment.unchanged(only_done=only_done).items()
@@ -270,7 +270,7 @@ class Committer:
     async def _store(self, batch: CommitBatch) -> None:
         """Sends it, and what is refused for now again. Callers hear as soon as it is known what
         has become of all their partitions."""
-        deadline = monotonic() + batch.timeout_s
+        deadline = loop_time_s() + batch.timeout_s
         pause_s = self._config.retry_backoff_ms / 1000
         left: Offsets = batch.offsets
         refused: dict[TopicPartition, PenstockError] = {}
@@ -283,7 +283,7 @@ class Committer:
                 refused |= dict.fromkeys(left, error)
                 break
             refused = {w: e for w, e in refused.items() if w not in left} | found
-            may_repeat = batch.repeats and monotonic() + pause_s < deadline
+            may_repeat = batch.repeats and loop_time_s() + pause_s < deadline
             left = {w: left[w] for w, e in found.items() if may_repeat and e.retriable}
             batch.answer(refused, left)
             if left:
@@ -295,7 +295,7 @@ class Committer:
         """The partitions that were refused, and why. Raises PenstockError if all were."""
         while True:
             identity, sent = self._member.identity(), offsets
-            left_s = max(deadline - monotonic(), 0.1)
+            left_s = max(deadline - loop_time_s(), 0.1)
 
             def request(identity: MemberIdentity = identity) -> pb.CommitOffsetsRequest:
                 nonlocal sent  # a partition may leave and come back between two attempts
@@ -314,7 +314,7 @@ class Committer:
                 answer = await self._coordinator.commit(request, left_s)
             except PenstockError as error:
                 again = error.code is ErrorCode.STALE_MEMBER_EPOCH and identity.member_id
-                if again and monotonic() < deadline:
+                if again and loop_time_s() < deadline:
                     await self._member.newer_epoch(identity.member_epoch, left_s)
                     if self._member.identity().member_epoch != identity.member_epoch:
                         continue
@@ -359,7 +359,7 @@ class Committer:
         self, offsets: Offsets, answer: pb.CommitOffsetsResponse
     ) -> dict[TopicPartition, PenstockError]:
         refused: dict[TopicPartition, PenstockError] = {}
-        now_s = monotonic()
+        now_s = loop_time_s()
         for result in answer.results:
             where = TopicPartition(result.topic, result.partition)
             self._answered_s[where] = now_s

@@ -14,9 +14,9 @@ stored.
 """
 
 from collections.abc import Mapping
-from time import monotonic
 from typing import NamedTuple
 
+from penstock.client.clock import loop_time_s
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Member
@@ -75,7 +75,7 @@ class TransactionOffsets:
         """
         states = self._assignment.states
         held = {where: states.get(where) for where in offsets}
-        deadline = monotonic() + self._config.request_timeout_ms / 1000
+        deadline = loop_time_s() + self._config.request_timeout_ms / 1000
         for part in in_parts(offsets):
             await self._store_part(scope, part, held, topic_ids, deadline)
         if not self._never_left(held):
@@ -109,12 +109,12 @@ class TransactionOffsets:
                 producer_id=scope.identity.producer_id,
                 producer_epoch=scope.identity.epoch,
             )
-            left_s = max(deadline - monotonic(), 0.1)
+            left_s = max(deadline - loop_time_s(), 0.1)
             try:
                 await self._coordinator.commit_within(request, left_s)
             except PenstockError as error:
                 again = error.code is ErrorCode.STALE_MEMBER_EPOCH and who.member_id
-                if again and monotonic() < deadline:
+                if again and loop_time_s() < deadline:
                     await self._member.newer_epoch(who.member_epoch, left_s)
                     if self._kept(held, who.member_id, who.member_epoch):
                         continue

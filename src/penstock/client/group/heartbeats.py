@@ -63,7 +63,7 @@ class Heartbeats:
         self._owner = owner
         self._coordinator = coordinator
         self._yielded = yielded
-        self._member: _Member | None = None
+        self._member: MemberThread | None = None
         self._inbox: deque[Callable[[], None]] = deque()
         self._polling = False
         self._news = asyncio.Event()
@@ -73,12 +73,8 @@ class Heartbeats:
     async def begin(self) -> None:
         """Makes the member, which joins nothing yet; `run` ends it. Raises MisuseError."""
         post = _Post(self._inbox, asyncio.get_running_loop(), self.catch_up)
-        cluster = Cluster(self._bootstrap, self._config)
-        self._member = _Member(
-            cluster,
-            self._config,
-            _Reports(post, self._owner, self._coordinator.settle, self._seated),
-        )
+        reports = Reports(post, self._owner, self._coordinator.settle, self._seated)
+        self._member = self._new_member(reports)
         self._member.link.yielded = self._yielded
         try:
             await self._member.begin()
@@ -127,8 +123,12 @@ class Heartbeats:
         await self._begun.left(timeout_s)
         self.catch_up()
 
+    def _new_member(self, reports: "Reports") -> "MemberThread":
+        cluster = Cluster(self._bootstrap, self._config)
+        return MemberThread(cluster, self._config, reports, heartbeat_loop().loop)
+
     @property
-    def _begun(self) -> "_Member":
+    def _begun(self) -> "MemberThread":
         assert self._member is not None, "used before `begin`"
         return self._member
 
@@ -138,15 +138,23 @@ class Heartbeats:
         self._news = asyncio.Event()
 
 
-class _Member:
+class MemberThread:
     """The member in its thread. Its methods are called in the consumer's event loop."""
 
-    def __init__(self, cluster: Cluster, config: ConsumerConfig, reports: "_Reports") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        reports: "Reports",
+        loop: asyncio.AbstractEventLoop,
+        link: Callable[..., GroupLink] = GroupLink,
+    ) -> None:
+        """`loop`: the thread's, which alone uses `cluster`. `link`: as `GroupLink`."""
         self._cluster = cluster
         self._tasks = BackgroundTasks("member", reports.crashed)
         coordinator = GroupCalls(cluster, config.group_id)
-        self.link = GroupLink(cluster, coordinator, config, self._tasks, reports)
-        self.loop = heartbeat_loop().loop
+        self.link = link(cluster, coordinator, config, self._tasks, reports)
+        self.loop = loop
         self._started: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._life: Future[None] | None = None
@@ -209,7 +217,7 @@ class _Post:
             self._loop.call_soon_threadsafe(self._catch_up)
 
 
-class _Reports:
+class Reports:
     """The `SeatedOwner` in the thread: passes everything on."""
 
     def __init__(

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import grpc
 
-from penstock.client.clock import now_ms
+from penstock.client.clock import loop_time_s
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Shown
@@ -122,7 +122,7 @@ class GroupLink:
 
     def handle(self, event: Event) -> None:
         """Passes the event to the machine and carries out its Ready."""
-        self._obey(self.membership.handle(event, now_ms()))
+        self._obey(self.membership.handle(event, _now_ms()))
         self._owner.seated(self.member_id, self.membership.member_epoch)
         self._news.set()
         self._news = asyncio.Event()
@@ -132,7 +132,7 @@ class GroupLink:
         while True:
             self._clock.clear()
             wake_at_ms = self._wake_at_ms
-            pause_s = None if wake_at_ms is None else max(0, wake_at_ms - now_ms()) / 1000
+            pause_s = None if wake_at_ms is None else max(0, wake_at_ms - _now_ms()) / 1000
             try:
                 async with asyncio.timeout(pause_s):
                     await self._clock.wait()
@@ -189,8 +189,11 @@ class GroupLink:
     def _open(self, hello: Hello) -> None:
         self._close()
         if hello.new_member_id or not self.member_id:
-            self.member_id = str(uuid4())
+            self.member_id = self._new_member_id()
         self._streaming = self._tasks.spawn(self._stream(hello), "group")
+
+    def _new_member_id(self) -> str:
+        return str(uuid4())
 
     async def _stream(self, hello: Hello) -> None:
         """One stream from its hello to its end; reports its end to the machine."""
@@ -265,6 +268,10 @@ class GroupLink:
                 await self._mail.wait()
         except (asyncio.InvalidStateError, grpc.RpcError, grpc.aio.UsageError):
             return  # the stream has ended: the reader knows why
+
+
+def _now_ms() -> int:
+    return int(loop_time_s() * 1000)
 
 
 async def _read(call: Any, address: str, patience_s: float | None) -> pb.JoinResponse | None:

@@ -221,7 +221,7 @@ async def test_a_commit_that_is_refused_until_its_time_is_up_fails_with_the_last
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with scene(request_timeout_ms=30_000) as here:
-        monkeypatch.setattr(commits, "monotonic", lambda: 10.0 * len(here.coordinator.commits))
+        monkeypatch.setattr(commits, "loop_time_s", lambda: 10.0 * len(here.coordinator.commits))
         first = {P: ErrorCode.UNSTABLE_OFFSETS}
         here.script(first, first, for_ever={P: ErrorCode.UNKNOWN_TOPIC})
         with pytest.raises(ClusterError, match="t/0: scripted") as refused:
@@ -424,7 +424,7 @@ async def test_asking_for_offsets_ends_when_the_time_is_up_or_with_a_refusal_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with scene(request_timeout_ms=30_000) as here:
-        monkeypatch.setattr(coordinator, "monotonic", lambda: 10.0 * here.coordinator.fetches)
+        monkeypatch.setattr(coordinator, "loop_time_s", lambda: 10.0 * here.coordinator.fetches)
         here.script(for_ever={P: ErrorCode.UNKNOWN_TOPIC})
         with pytest.raises(ClusterError) as refused:
             await here.committer.fetch({P: "id"})
