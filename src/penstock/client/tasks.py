@@ -28,10 +28,6 @@ class BackgroundTasks:
         self._entered = asyncio.Event()
         self._closing = False
 
-    @property
-    def running(self) -> bool:
-        return self._owner is not None and not self._owner.done()
-
     def check_loop(self) -> None:
         """Raises MisuseError in another event loop than the one of `start`: calls would wait there
         for ever, or fail somewhere inside."""
@@ -49,8 +45,10 @@ class BackgroundTasks:
         await self._entered.wait()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
-        """Runs `work` until it ends or the client closes; None (and nothing runs) if it has."""
-        if self._group is None or not self.running:
+        """Runs `work` until it ends or the client closes; None (and nothing runs) if it closes, or
+        has: a task that began now would hold up the end of the others, or come after it."""
+        owner = self._owner
+        if self._group is None or owner is None or owner.done() or owner.cancelling():
             work.close()
             return None
         return self._group.create_task(work, name=f"penstock-{self._name}-{name}")

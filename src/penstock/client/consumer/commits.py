@@ -243,8 +243,11 @@ class Committer:
         """Sends waiting commits, unless a task is already doing so."""
         if self._queue and not self._under_way:
             self._under_way = True
-            if self._tasks.spawn(self._send_all(), "commits") is None:
+            task = self._tasks.spawn(self._send_all(), "commits")
+            if task is None:
                 self._end()
+            else:  # it may be cancelled before its first step
+                task.add_done_callback(lambda task: self._end() if task.cancelled() else None)
 
     async def _send_all(self) -> None:
         try:

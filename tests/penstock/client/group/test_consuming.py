@@ -889,5 +889,7 @@ def test_a_close_that_was_cancelled_in_a_listener_closes_and_is_over(
             closing.cancel()
 
     asyncio.run(cancel())
-    assert not made[0]._tasks.running
+    owner = made[0]._tasks._owner
+    assert owner is not None
+    assert owner.done()
     asyncio.run(made[0].close())  # nothing is left to do, in any event loop

@@ -231,6 +231,18 @@ async def test_a_commit_that_is_refused_until_its_time_is_up_fails_with_the_last
         assert here.stored == {Q: 5}
 
 
+async def test_a_commit_whose_task_ends_before_its_first_step_is_answered() -> None:
+    seen: list[PenstockError | None] = []
+    async with scene() as here:
+        here.committer.start(offsets(p=3), seen.append)
+        (sending,) = (one for one in asyncio.all_tasks() if one.get_name().endswith("commits"))
+        sending.cancel()
+        await wait_until_async(lambda: bool(seen), what="the callback is told")
+    assert seen[0] is not None
+    assert seen[0].code is ErrorCode.CLOSED
+    assert here.coordinator.commits == []
+
+
 async def test_a_commit_that_is_refused_for_good_is_not_sent_again() -> None:
     async with scene() as here:
         here.script({P: ErrorCode.OFFSET_WENT_BACK})
