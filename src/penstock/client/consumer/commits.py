@@ -179,7 +179,9 @@ class Committer:
                 await self.commit(wanted, timeout_s, repeats=False)
         except (PenstockError, TimeoutError) as error:
             then = "the next one covers it"
-            if isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
+            if isinstance(error, _LeftError):
+                then = "and is not needed any more"
+            elif isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
                 then = (
                     "and the next ones may, until this consumer has passed the committed offset, "
                     "or seeks to it"
@@ -396,9 +398,13 @@ def _call_soon(
     asyncio.get_running_loop().call_soon(callback, error)
 
 
+class _LeftError(ClusterError):
+    """A commit is not sent: its partition has left."""
+
+
 def _left(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PenstockError]:
     return {
-        where: ClusterError(
+        where: _LeftError(
             f"{where}: the partition left this consumer before the commit could be sent, which "
             "goes back behind what is committed, or is of a topic that was deleted: nothing was "
             "stored; whoever has the partition reads from the committed offset",

@@ -316,6 +316,27 @@ async def test_an_attempt_does_not_go_back_for_a_partition_that_left_after_the_o
         assert assignment.progress(P).rewind_epoch == 1
 
 
+@pytest.mark.parametrize(("left", "then"), [(True, "is not needed any more"), (False, "or seeks")])
+async def test_the_warning_of_an_automatic_commit_says_what_comes_after_it(
+    caplog: pytest.LogCaptureFixture, *, left: bool, then: str
+) -> None:
+    async with reading_from(2) as here:
+        assignment = here.committer._assignment
+        assignment.seek(P, 1)
+        assignment.poll_began()
+
+        def answers() -> Iterator[PenstockError | Refusals]:
+            if left:
+                assignment.remove(P)
+                yield UnreachableError("scripted")
+            yield {P: ErrorCode.OFFSET_WENT_BACK}
+
+        here.coordinator.script = answers()
+        await here.committer.commit_done(5)
+        (line,) = (one.message for one in caplog.records if "automatic commit" in one.message)
+        assert then in line
+
+
 async def test_of_a_commit_the_rest_is_sent_if_a_partition_left_that_it_goes_back_for() -> None:
     async with reading_from(2) as here:
         assignment = here.committer._assignment
