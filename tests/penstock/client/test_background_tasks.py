@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from support.transport_handlers import for_ever, one_turn
 
 from penstock.client.tasks import BackgroundTasks
 
@@ -17,20 +18,16 @@ async def begun(seen: list[BaseException] | None = None) -> BackgroundTasks:
     return tasks
 
 
-async def forever() -> None:
-    await asyncio.get_running_loop().create_future()
-
-
 def spawning_at_its_end(
     tasks: BackgroundTasks, answers: list[object], turns: int = 0
 ) -> Coroutine[Any, Any, None]:
     async def work() -> None:
         try:
-            await forever()
+            await for_ever()
         finally:
             for _ in range(turns):
-                await asyncio.sleep(0)
-            answers.append(tasks.spawn(forever(), "late"))
+                await one_turn()
+            answers.append(tasks.spawn(for_ever(), "late"))
 
     return work()
 
@@ -40,7 +37,7 @@ async def test_a_task_that_begins_while_others_end_does_not_hold_up_the_close(tu
     tasks = await begun()
     answers: list[object] = []
     tasks.spawn(spawning_at_its_end(tasks, answers, turns), "one")
-    await asyncio.sleep(0)
+    await one_turn()
     async with asyncio.timeout(10):
         await tasks.aclose()
     assert answers == [None]
@@ -52,14 +49,14 @@ async def test_at_no_moment_of_the_end_is_a_task_refused_with_an_error(turns: in
     `asyncio.run`, which cancels all."""
     seen: list[BaseException] = []
     tasks = await begun(seen)
-    task = tasks.spawn(forever(), "one")
-    await asyncio.sleep(0)
+    task = tasks.spawn(for_ever(), "one")
+    await one_turn()
     assert task is not None
     assert tasks._owner is not None
     tasks._owner.cancel()
     for _ in range(turns):
-        await asyncio.sleep(0)
-    assert tasks.spawn(forever(), "late") is None
+        await one_turn()
+    assert tasks.spawn(for_ever(), "late") is None
     await asyncio.wait([tasks._owner])
     assert len(seen) == 1
 
@@ -73,7 +70,7 @@ async def test_none_begins_once_a_task_has_crashed() -> None:
         raise ValueError("a defect")
 
     tasks.spawn(spawning_at_its_end(tasks, answers), "one")
-    await asyncio.sleep(0)
+    await one_turn()
     tasks.spawn(crash(), "two")
     assert tasks._owner is not None
     async with asyncio.timeout(10):
@@ -88,16 +85,16 @@ def test_the_end_of_a_program_in_the_middle_of_work_is_silent() -> None:
 
     async def main() -> None:
         tasks = await begun()
-        tasks.spawn(forever(), "one")
+        tasks.spawn(for_ever(), "one")
 
         async def call() -> None:
             try:
-                await forever()
+                await for_ever()
             finally:
-                answers.append(tasks.spawn(forever(), "late"))
+                answers.append(tasks.spawn(for_ever(), "late"))
 
         calling = asyncio.create_task(call())  # noqa: TID251 - a careless user's
-        await asyncio.sleep(0)
+        await one_turn()
         answers.append(calling.done())
 
     asyncio.run(main())
