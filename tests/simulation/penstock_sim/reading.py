@@ -1,8 +1,8 @@
 """The consumer of a group member: polls, positions, commits; polls change partitions.
 
-`client/consumer/group_session.py` and `fetcher.py` in virtual time. The production `Assignment` and
-`FetchState` decide; what waits there is a callback here. `group_checks` is told of every
-handed batch and every commit.
+`client/consumer/group_session.py` and `fetcher.py` in virtual time; `session` is what ships beside
+them. The production `Assignment` and `FetchState` decide; what waits there is a callback here.
+`group_checks` is told of every handed batch and every commit.
 """
 
 from __future__ import annotations
@@ -400,7 +400,3 @@ class Reader:
 
 def _key(each: GroupPartition) -> ReplicaKey:
     return ReplicaKey(TopicId(each.topic_id), each.partition)
-
-
-def _ignore() -> None:
-    """No caller waits for it."""
