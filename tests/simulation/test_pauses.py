@@ -20,10 +20,19 @@ def test_processes_are_paused_while_everything_breaks() -> None:
 def silent_brokers(seed: int) -> list[str]:
     """Brokers that a controller gave up because it heard nothing of them, as the trace says it.
 
-    Nothing but controllers is ever paused, and nothing else breaks.
+    Nothing but controllers is ever paused, and nothing else breaks. Groups are left out: their
+    members are stopped as ever, and their coordinators say the same of them.
     """
     world = World(
-        seed, traced=True, faults=HARMLESS, pauses=True, journal=False, moves=False, operator=False
+        seed,
+        traced=True,
+        faults=HARMLESS,
+        pauses=True,
+        journal=False,
+        moves=False,
+        operator=False,
+        groups=False,
+        pipe=False,
     )
     world.blackout = False
     world.run()
