@@ -179,13 +179,13 @@ class Committer:
                 await self.commit(wanted, timeout_s, repeats=False)
         except (PenstockError, TimeoutError) as error:
             then = "the next one covers it"
-            if isinstance(error, _LeftError):
-                then = "and is not needed any more"
-            elif isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
+            if isinstance(error, PenstockError) and error.code is ErrorCode.OFFSET_WENT_BACK:
                 then = (
                     "and the next ones may, until this consumer has passed the committed offset, "
                     "or seeks to it"
                 )
+                if wanted.keys() - self._assignment.may_be_sent(wanted).keys():
+                    then = "and is not needed any more"  # its partition has left
             _log.warning(
                 "group %s: automatic commit failed, %s: %s",
                 self._coordinator.group_id,
@@ -398,13 +398,9 @@ def _call_soon(
     asyncio.get_running_loop().call_soon(callback, error)
 
 
-class _LeftError(ClusterError):
-    """A commit is not sent: its partition has left."""
-
-
 def _left(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PenstockError]:
     return {
-        where: _LeftError(
+        where: ClusterError(
             f"{where}: the partition left this consumer before the commit could be sent, which "
             "goes back behind what is committed, or is of a topic that was deleted: nothing was "
             "stored; whoever has the partition reads from the committed offset",
