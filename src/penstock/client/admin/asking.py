@@ -5,7 +5,6 @@ has passed; so it must be safe to repeat. A repetition may find what an earlier 
 no answer (`or_own_doing`).
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.credentials import Metadata
+from penstock.client.cluster.every_broker import ask_at_once
 from penstock.client.config import ClientConfig, parse_bootstrap
 from penstock.client.process import ProcessGuard
 from penstock.core.words import listed
@@ -128,18 +128,11 @@ class Asking:
         `take` does not; the others have been asked nevertheless.
         """
 
-        async def attempt(connection: Connection) -> Taken | PenstockError:
-            try:
-                return take(await connection.call(method(connection), request, self.timeout_s))
-            except PenstockError as error:
-                return error
+        async def ask(connection: Connection) -> Taken:
+            return take(await connection.call(method(connection), request, self.timeout_s))
 
-        brokers = await self.brokers(broker_ids)
-        async with asyncio.TaskGroup() as asking:
-            tasks = {one: asking.create_task(attempt(to)) for one, to in brokers.items()}
         found: dict[int, Taken] = {}
-        for broker_id, task in tasks.items():
-            answer = task.result()
+        for broker_id, answer in (await ask_at_once(await self.brokers(broker_ids), ask)).items():
             if isinstance(answer, PenstockError):
                 raise answer
             found[broker_id] = answer

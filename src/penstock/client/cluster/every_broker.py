@@ -1,9 +1,10 @@
-"""Asks all live brokers at once, for lists to which each one adds what it coordinates."""
+"""Asks brokers at once what each answers for itself; and all live ones for lists to which each
+adds what it coordinates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.client.cluster.cluster import Cluster, is_silence
 from penstock.client.cluster.connections import Connection
@@ -13,6 +14,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableE
 LISTING_S: Final = 10.0
 """How long to wait for brokers that are still reading their logs."""
 
+Answer = TypeVar("Answer")
 Question = Callable[[Connection, float], Awaitable[Any]]
 """Asks one broker, with a timeout in seconds; the answer has `loading_partitions`."""
 
@@ -35,21 +37,27 @@ async def ask_every_broker(cluster: Cluster, question: Question, timeout_s: floa
         await asyncio.sleep(cluster.config.retry_backoff_max_ms / 1000)
 
 
-async def _ask_all(cluster: Cluster, question: Question, timeout_s: float) -> dict[int, Any]:
-    """By broker id: the answer, or the error."""
+async def ask_at_once(
+    brokers: Mapping[int, Connection], ask: Callable[[Connection], Awaitable[Answer]]
+) -> dict[int, Answer | PenstockError]:
+    """By broker id, in the order given: the answer, or the error that `ask` raised instead."""
 
-    async def ask(address: str) -> Any:
+    async def answer(connection: Connection) -> Answer | PenstockError:
         try:
-            return await question(cluster.connections.to(address), timeout_s)
+            return await ask(connection)
         except PenstockError as error:
             return error
 
-    brokers = (await cluster.refresh()).brokers.values()
     async with asyncio.TaskGroup() as asking:
-        tasks = {
-            one.broker_id: asking.create_task(ask(one.address)) for one in brokers if one.alive
-        }
+        tasks = {one: asking.create_task(answer(to)) for one, to in brokers.items()}
     return {broker_id: task.result() for broker_id, task in tasks.items()}
+
+
+async def _ask_all(cluster: Cluster, question: Question, timeout_s: float) -> dict[int, Any]:
+    """By broker id: the answer, or the error."""
+    known = (await cluster.refresh()).brokers.values()
+    alive = {one.broker_id: cluster.connections.to(one.address) for one in known if one.alive}
+    return await ask_at_once(alive, lambda connection: question(connection, timeout_s))
 
 
 def _trouble(found: Mapping[int, Any], answers: Sequence[Any]) -> PenstockError | None:
