@@ -20,25 +20,18 @@ def test_processes_are_paused_while_everything_breaks() -> None:
 def silent_brokers(seed: int) -> list[str]:
     """Brokers that a controller gave up because it heard nothing of them, as the trace says it.
 
-    Nothing but controllers is ever paused, and nothing else breaks. Groups are left out: their
-    members are stopped as ever, and their coordinators say the same of them.
+    Nothing but controllers is ever paused, and nothing else breaks but members of groups: of them
+    their coordinators say that there was no heartbeat.
     """
     world = World(
-        seed,
-        traced=True,
-        faults=HARMLESS,
-        pauses=True,
-        journal=False,
-        moves=False,
-        operator=False,
-        groups=False,
-        pipe=False,
+        seed, traced=True, faults=HARMLESS, pauses=True, journal=False, moves=False, operator=False
     )
     world.blackout = False
     world.run()
     assert world.pauses is not None
     assert world.pauses.count
-    return [line for line in world.scheduler.trace if "no heartbeat for" in line]
+    dead = [line for line in world.scheduler.trace if "broker dead" in line]
+    return [line for line in dead if "no heartbeat for" in line]
 
 
 @pytest.mark.parametrize("seed", [0, 3, 7])
