@@ -189,7 +189,7 @@ class _Metadata(BrokerServiceServicer):
 
 
 def add_descriptions(shell: Shell, server: grpc.aio.Server) -> None:
-    """What `PlacementAdmin` asks of brokers."""
+    """What `PlacementAdmin` and the clients of groups ask of brokers."""
     # Nobody calls the rest of these services here.
     add_AdminServiceServicer_to_server(_Logs(shell), server)  # type: ignore[abstract]
     add_BrokerServiceServicer_to_server(_Metadata(shell), server)  # type: ignore[abstract]

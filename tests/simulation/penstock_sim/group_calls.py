@@ -5,9 +5,6 @@
 All of it ships, on both sides. Here are only the seams: channels of the simulated network, chance
 that is the seed's, and a watch on what is asked and answered. gRPC delivers a request once; but one
 that its client has given up may still arrive, at any time. So the watch sends some of them again.
-
-Brokers serve Metadata only in histories with drains (`admin_calls`). In others a refresh is
-refused, and a client knows no brokers but those that it was given, which are all there are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A member of a consumer group as a process: its event loops, and its faults.
 
-`session` is what ships of the consumer, `reading` the rest beside it. A process can be killed, and
-frozen: then nothing of it runs, neither timers nor arrivals, until it is thawed and handles them
-all at once.
+`consumer` is what ships, `reading` the program that uses it. A process can be killed, and frozen:
+then nothing of it runs, neither timers nor arrivals, until it is thawed and handles them all at
+once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.config import ConsumerConfig
 from penstock.client.group.membership import Membership
 from penstock.errors import ErrorCode, Lost, PenstockError
 from penstock_sim.client_node import ClientNode
+from penstock_sim.consumer import consumer_config
 from penstock_sim.reading import Reader
 from penstock_sim.scheduler import RATE, RuleError
 
@@ -76,13 +76,12 @@ class SimMember:
         self.up = True
         self.life += 1
         plan, name = self.plan, f"{self.name}.{self.life}"
-        self.config = ConsumerConfig(
-            group_id=plan.group_id,
-            group_instance_id=plan.instance_id,
-            session_timeout_ms=plan.session_ms,
-            max_poll_interval_ms=plan.max_poll_ms,
+        self.config = consumer_config(
+            self,
             transactional_id=self.transactional_id,
             request_timeout_ms=_PATIENCE_MS,
+            enable_auto_commit=plan.automatic,
+            auto_commit_interval_ms=max(1, int(plan.commit_every_ms * RATE)),
         )
         self.user = ClientNode(self.world, self.node, f"{name} user")
         self.heart = ClientNode(self.world, self.node, f"{name} heartbeats")
@@ -147,8 +146,8 @@ class SimMember:
 
     @property
     def membership(self) -> Membership | None:
-        """See `Session`."""
-        return self.reader.session.membership
+        """See `SimConsumer`."""
+        return self.reader.consumer.membership
 
     @property
     def silence_ms(self) -> tuple[int, int]:

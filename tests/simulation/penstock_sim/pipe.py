@@ -1,38 +1,43 @@
 """Pipes: members of a group that read committed records, write f(record) and commit atomically.
 
-    poll ─▶ records ─▶ begin, send f(record) … ─▶ offsets + commit ─▶ the next poll
-      ▲                     │ partitions lost, a batch or offsets refused, fenced
-      └── seek to what is committed ◀── abort
+    AsyncTransformer ─▶ SimConsumer ─▶ records ─▶ the program's f(record) ─▶ Output.send
+          └ commits, aborts, goes back ─────────▶ Output ─▶ SimProducer, the group's offsets
 
-A member is a consumer as in `reading` and a producer as in `producing`, in one process, which is
-killed and frozen, and whose transactional id ends with its membership. It gives up a partition only
-after a commit. `pipe_checks` checks the output (I15).
+The loop and its consumer ship (`client/transformer`); its output stands for `TransformOutput` on a
+producer as in `producing`, in the same process, which is killed and frozen, and whose transactional
+id ends with its membership. `pipe_checks` checks the output (I15).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.consumer.transaction_offsets import Scope
-from penstock.client.group.contract import GroupPartition, Partitions
-from penstock.client.group.model import OffsetAndMetadata
-from penstock.client.model import ConsumedBatch
+from penstock.client.group.commit_queue import Offsets
+from penstock.client.model import ConsumedBatch, Record
 from penstock.client.transaction.machine import State
+from penstock.client.transformer.config import TransformConfig
+from penstock.client.transformer.output import TransformOutput
+from penstock.client.transformer.transformer import AsyncTransformer
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
-from penstock.core.types import Offset, ProducerIdentity, ReplicaKey, TopicId, TopicPartition
-from penstock.errors import PenstockError
+from penstock.core.types import Offset, ProducerIdentity, ReplicaKey, TopicPartition
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_sim.consumer import SimConsumer
+from penstock_sim.fetcher import BATCHES, SimFetcher
 from penstock_sim.groups import SimGroups
 from penstock_sim.ledger import hops_of
 from penstock_sim.lulls import Lulls
 from penstock_sim.members import MemberPlan, SimMember
-from penstock_sim.producing import Done, SimProducer, Who
-from penstock_sim.reading import Reader
+from penstock_sim.producing import Done, SimProducer, Who, Written
+from penstock_sim.reading import Reader, place_of
 from penstock_sim.reads import Input
 
 if TYPE_CHECKING:
@@ -43,7 +48,12 @@ if TYPE_CHECKING:
 
 _ADMIN_PAUSE_MS: Final = 100
 _HASTY_RESETS: Final = 6
-_REWIND_PAUSE_MS: Final = 20
+_AGAIN_MS: Final = 60
+"""Pause after a refusal."""
+_COMMITS_EVERY_MS: Final = (20, 60, 200)
+"""Of a node's clock."""
+_AT_ONCE: Final = (1, 3, 10, 1_000)
+"""How many records a poll may return."""
 
 
 def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
@@ -76,6 +86,149 @@ class PipeProducer(SimProducer):
             callback(*args)
 
 
+@dataclass(eq=False, slots=True)
+class SimOut:
+    """As `AsyncOut`: where to send in one transaction."""
+
+    producer: PipeProducer
+    written: Written
+    failure: ClusterError | None = None
+
+    def send(self, key: ReplicaKey, records: list[tuple[bytes, bytes]]) -> None:
+        """Unless the transaction has failed meanwhile."""
+        refusal = self.producer.machine.refusal
+        if refusal is not None:
+            assert isinstance(refusal, ClusterError)
+            self.failure = refusal
+        else:
+            self.producer.send(key, records)
+
+
+class Output(TransformOutput):
+    """Of one process. Its producer's machine decides as in the product."""
+
+    def __init__(self, process: PipeMember, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._process = process
+        self._made = PipeProducer(process)
+        self._has_begun = False
+        self._to: SimOut | None = None
+
+    @property
+    def failure(self) -> ClusterError | None:
+        return None if self._to is None else self._to.failure
+
+    async def begin(self) -> Any:
+        if not self._has_begun or self._to is None:
+            self.producer = self._made  # type: ignore[assignment]  # only looked at
+            if self._made.machine.state is not State.OPEN:
+                try:
+                    await self._ended(self._made.begin)
+                except PenstockError:
+                    self._drop()
+                    raise
+            written = self._made.written
+            assert written is not None, "it has begun"
+            self._to = SimOut(self._made, written)
+            self._has_begun = True
+        return self._to
+
+    async def commit(self, consumer: AsyncConsumer) -> None:
+        await self.begin()
+        world = self._process.world
+        pipes = world.groups
+        assert isinstance(pipes, PipeGroups)
+        offsets = await consumer.offsets_in_hand(world.cluster_id, None)
+        pipes.lulls.storing(self._process)
+        await self._stored(consumer, offsets)
+        await self._ended(self._made.commit)
+        consumer.offsets_counted(offsets)
+        self._has_begun = False
+
+    async def abort(
+        self, cause: PenstockError | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        if not self._has_begun:
+            return
+        self._has_begun = False
+        ended = cause is not None and cause.code is ErrorCode.TRANSACTION_ABORTED
+        if not ended or self._made.machine.may_abort:
+            try:
+                await self._ended(self._made.abort)
+            except PenstockError:
+                self._drop()
+
+    async def close(self, timeout_s: float | None) -> None:
+        self._made.stop()
+
+    def stop(self) -> None:
+        """With the process."""
+        self._made.stop()
+
+    def _drop(self) -> None:
+        """What is on its way remains; the next producer ends what is open."""
+        self._made.open()
+        self.producer = None
+
+    async def _stored(self, consumer: AsyncConsumer, offsets: Offsets) -> None:
+        """Raises what refuses them, when the producer knows it."""
+        asked: list[tuple[Who, Done]] = []
+        self._made.store(lambda who, done: asked.append((who, done)))
+        if not asked:
+            assert self._made.machine.refusal is not None
+            raise self._made.machine.refusal
+        ((who, done),) = asked
+        scope = Scope(self._made.transactional_id, ProducerIdentity(*who))
+        try:
+            await consumer.store_offsets(scope, offsets)
+        except PenstockError as error:
+            done(error)
+            raise
+        done(None)
+
+    async def _ended(self, call: Callable[[Done], None]) -> None:
+        """Calls, and waits for the outcome; raises its error."""
+        outcome: asyncio.Future[PenstockError | None]
+        outcome = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if not outcome.done():
+                outcome.set_result(error)
+
+        call(done)
+        error = await outcome
+        if error is not None:
+            raise error
+
+
+class Pipe(AsyncTransformer):
+    """Of one process."""
+
+    def __init__(self, reader: PipeReader, config: TransformConfig) -> None:
+        self._reader = reader
+        super().__init__((), config)
+
+    @property
+    def output(self) -> Output:
+        """Where it sends."""
+        assert isinstance(self._output, Output)
+        return self._output
+
+    async def subscribe(self) -> None:
+        """Again, after its consumer was refused."""
+        self._started = False
+        await self.start()
+
+    def _new_consumer(self) -> AsyncConsumer:
+        return self._reader.consumer
+
+    def _new_output(self) -> TransformOutput:
+        return Output(self._reader.pipe_member, (), self.config, self.transactional_id)
+
+    def _now_ms(self) -> int:
+        return int(self._reader.member.user.loop.time() * 1000)
+
+
 class PipeMember(SimMember):
     """A process of a pipe. `keeps_id`: the process that replaces it takes over the id."""
 
@@ -93,196 +246,154 @@ class PipeMember(SimMember):
         return PipeReader(self)
 
 
+class CommittedFetcher(SimFetcher):
+    """As in `Fetching.read` for read_committed."""
+
+    def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
+        found = broker.read(replica, offset, replica.machine.marks.last_stable_offset, BATCHES)
+        if not found:
+            return []
+        entries = broker.disk.aborted(replica.slot, offset, found[-1].next_offset)
+        shown = isolation.visible(found, isolation.named(entries))
+        checks: Any = self._world.group_checks
+        checks.shown(replica.key, shown, f"{broker.name} to {self._process.name}")
+        return isolation.with_end_covered(shown, offset, found[-1])
+
+
+class PipeConsumer(SimConsumer):
+    """Of one process. What it returns is handed out, even if its partition leaves before there is
+    a transaction."""
+
+    fetcher = CommittedFetcher
+
+    async def poll(
+        self, timeout_s: float | None = 1.0, max_records: int | None = None
+    ) -> list[ConsumedBatch]:
+        assert max_records is not None, "the transformer says it"
+        world = self._process.world
+        if world.chaotic:
+            max_records = min(max_records, world.scheduler.random.choice(_AT_ONCE))
+        batches = await super().poll(timeout_s, max_records)
+        reader = self._process.reader
+        assert isinstance(reader, PipeReader)
+        reader.polled(batches)
+        return batches
+
+
 class PipeReader(Reader):
-    """The reader of one process; ends with it."""
+    """The program of one process; ends with it."""
 
     _checks: PipeChecks
 
     def __init__(self, member: PipeMember) -> None:
         super().__init__(member)
-        self.producer = PipeProducer(member)
-        self._inputs: list[Input] = []
-        self._doomed = False
-        """The open transaction has, or will have, records of partitions that were lost."""
+        self.pipe_member = member
 
     def stop(self) -> None:
         """Stops with the process."""
         super().stop()
-        self.producer.stop()
+        self.pipe.output.stop()
+
+    def _make(self) -> None:
+        self.consumer = PipeConsumer(self.member, self)
+        chance = self.world.scheduler.generator(f"pipe of {self.member.name}.{self.member.life}")
+        self._one_by_one = chance.random() < 0.4
+        self.pipe = Pipe(
+            self,
+            TransformConfig(
+                group_id=self._plan.group_id,
+                source=self._plan.topic,
+                commit_interval_ms=chance.choice(_COMMITS_EVERY_MS),
+                backoff_ms=chance.choice((0, 20, 100)),
+                backoff_max_ms=400,
+            ),
+        )
 
     @property
     def behind(self) -> str:
         """What is left to do if no new records arrive; "" = nothing."""
-        if self.session.readable != frozenset(self._installed.values()):
-            return f"owns {self.session.readable}, reads {set(self._installed)}"
-        for where, state in self.assignment.states.items():
-            end = self.world.checks.canon(_key(self._installed[where])).end
+        if unread := self.consumer.unread:
+            return unread
+        for where, state in self.consumer.states.items():
+            end = self.world.checks.canon(self._keys[where]).end
             if state.position is None or state.position < end:
                 return f"is at {state.position} of {end} in {where}"
         return ""
 
-    def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
-        """As in `Fetching.read` for read_committed."""
-        found = broker.read(replica, offset, replica.machine.marks.last_stable_offset, 8)
-        if not found:
-            return []
-        entries = broker.disk.aborted(replica.slot, offset, found[-1].next_offset)
-        shown = isolation.visible(found, isolation.named(entries))
-        self._checks.shown(replica.key, shown, f"{broker.name} to {self.member.name}")
-        return isolation.with_end_covered(shown, offset, found[-1])
+    # ------------------------------------------------------------ the program
 
-    @property
-    def _pipes(self) -> PipeGroups:
-        groups = self.world.groups
-        assert isinstance(groups, PipeGroups)
-        return groups
-
-    # ------------------------------------------------------------ one round
-
-    def _hand_out(self, batch: ConsumedBatch, first: int, end: int) -> None:
-        super()._hand_out(batch, first, end)
-        source = _key(self._installed[batch.topic_partition])
-        columns = batch.columns
-        keys, values = columns.keys(), columns.values()
-        for index in range(batch.lo, batch.hi):
-            value = bytes(values[index] or b"")
-            key = bytes(keys[index] or value.partition(b":")[0])
-            self._inputs.append(Input(source, columns.offset_at(index), key, value))
-
-    def _worked(self) -> None:
-        if self._doomed:
-            self._give_in(self._poll)
-        elif self._inputs:
-            self._begin_transaction(self._transform, self._poll)
-        else:
-            self._end_or_poll()
-
-    def _begin_transaction(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        def begun(error: PenstockError | None) -> None:
-            if error is not None or self._doomed:
-                self._give_in(otherwise)
+    async def _live(self) -> None:
+        while not await self._told(self.pipe.start):
+            await self._sleep(_AGAIN_MS)
+        await self._sleep(self.world.scheduler.between(0, 5))
+        while not self.ending:
+            try:
+                found = await self.pipe.take()
+            except PenstockError as error:  # its instance id is in use
+                self._refused(error)
+                await self._sleep(_AGAIN_MS)
+                await self._told(self.pipe.subscribe)
+                continue
+            assert found is not None, "nobody stops it"
+            batches, out = found
+            if self._one_by_one:
+                await self._each(batches, out)
             else:
-                then()
+                await self._all(batches, out)
+        await self.pipe.close()
+        self.member.later(10, self.member.kill)
 
-        match self.producer.machine.state:
-            case State.OPEN:
-                then()
-            case State.READY:
-                self.producer.begin(begun)
-            case _:
-                self._give_in(otherwise)
+    def polled(self, batches: list[ConsumedBatch]) -> None:
+        """What a poll has returned; in a loop over records, each is handed out when it is taken."""
+        for batch in () if self._one_by_one else batches:
+            self._hand_out(batch.topic_partition, batch.first_offset, batch.next_offset)
 
-    def _transform(self) -> None:
-        inputs, self._inputs = self._inputs, []
-        written, pipes, group_id = self.producer.written, self._pipes, self._plan.group_id
-        assert written is not None
-        self._checks.reads.took(group_id, written, inputs)
+    async def _all(self, batches: list[ConsumedBatch], out: Any) -> None:
+        await self._work()
+        records = [record for batch in batches for record in batch.records()]
+        self._transform(list(map(self._input, records)), out)
+
+    async def _each(self, batches: list[ConsumedBatch], out: Any) -> None:
+        """As `AsyncTransformer.run`, for a handler that does not fail."""
+        inputs: list[Input] = []
+        with self.pipe.handling():
+            for record in self.pipe.one_by_one(batches):
+                self._hand_out(place_of(record), record.offset, record.offset + 1)
+                inputs.append(self._input(record))
+                if self.world.scheduler.chance(0.2):
+                    await self._work()
+                if self.pipe.handled(record, None):
+                    self._transform(inputs, out)  # as a producer that lingers
+                    inputs = []
+                    more: Any = await self.pipe.between()
+                    if more is None:
+                        return
+                    out = more
+            self._transform(inputs, out)
+
+    def _input(self, record: Record) -> Input:
+        source = self._keys[place_of(record)]
+        value = bytes(record.value or b"")
+        key = bytes(record.key or value.partition(b":")[0])
+        return Input(source, Offset(record.offset), key, value)
+
+    def _transform(self, inputs: list[Input], out: SimOut) -> None:
+        pipes, group_id = self.world.groups, self._plan.group_id
+        assert isinstance(pipes, PipeGroups)
+        self._checks.reads.took(group_id, out.written, inputs)
         sinks = pipes.sinks(group_id)
         lines: dict[ReplicaKey, list[tuple[bytes, bytes]]] = defaultdict(list)
         for one in inputs:
             if hops_of(one.value) >= pipes.hops_max:
                 continue  # it ends here
             output = priced(group_id, one.source, one.offset, one.value)
-            value = written.name.encode() + b"|" + output
+            value = out.written.name.encode() + b"|" + output
             lines[sinks[crc32(one.key) % len(sinks)]].append((one.key, value))
         for key, records in lines.items():
-            self.producer.send(key, records)
-        self._end_or_poll()
+            out.send(key, records)
 
-    def _end_or_poll(self) -> None:
-        if self._handed_out() and self._pipes.ends_here():
-            self._finish(self._poll)
-        else:
-            self._poll()
-
-    def _finish(self, then: Callable[[], None]) -> None:
-        """Commits what is written with the offsets after it; or aborts and goes back."""
-        if self._doomed:
-            self._give_in(then)
-        else:
-            self._begin_transaction(partial(self._commit, then), then)
-
-    def _commit(self, then: Callable[[], None]) -> None:
-        offsets = self._handed_out()
-        if not offsets:
-            self._give_in(then)
-            return
-
-        def committed(error: PenstockError | None) -> None:
-            if error is not None:
-                self._give_in(then)
-                return
-            self._doomed = False
-            for where, offset in offsets.items():
-                self.assignment.committed(where, offset)
-            then()
-
-        def store(who: Who, done: Done) -> None:
-            self._pipes.lulls.storing(self.member)
-            scope = Scope(self.producer.transactional_id, ProducerIdentity(*who))
-            self.session.store(scope, offsets, done)
-
-        self.producer.store(store)
-        self.producer.commit(committed)
-
-    def _give_in(self, then: Callable[[], None]) -> None:
-        """Aborts the open transaction, and reads again from the committed offsets."""
-        self._inputs.clear()
-
-        def resolved(_error: PenstockError | None) -> None:
-            if self.producer.machine.state is State.FENCED:
-                self.producer.open()
-            self._doomed = False
-            self._rewind(then)
-
-        self.producer.resolve(resolved)
-
-    def _rewind(self, then: Callable[[], None]) -> None:
-        wanted = sorted(self._installed.values())
-        if not wanted:
-            then()
-            return
-        states = {each.where: self.assignment.states[each.where] for each in wanted}
-
-        def found(offsets: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
-            for each in wanted:
-                if self.assignment.states.get(each.where) is states[each.where]:
-                    self._seek(each, offsets.get(each.where))
-            then()
-
-        def again() -> None:
-            self.member.later(_REWIND_PAUSE_MS, self._rewind, then)
-
-        self.session.fetch({each.where: each.topic_id for each in wanted}, found, again)
-
-    def _seek(self, each: GroupPartition, committed: OffsetAndMetadata | None) -> None:
-        self.assignment.rewind(each.where, committed)
-        position = self.assignment.states[each.where].position
-        self.world.scheduler.note(self.member.name, "goes back", each.where, position)
-        self._checks.began(self._plan.group_id, self._who[each.where], _key(each), position)
-
-    # ------------------------------------------------------------ partitions come and go
-
-    def lose(self, partitions: Partitions) -> None:
-        """Stops reading these at once; records written from them must not count."""
-        gone = partitions & frozenset(self._installed.values())
-        unsent = bool(self._inputs) or self.producer.machine.state is not State.READY
-        self._doomed = self._doomed or (bool(gone) and unsent)
-        super().lose(partitions)
-
-    def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
-        """Last chance before these are revoked: commits, then stops reading."""
-
-        def dropped() -> None:
-            self._drop(partitions & frozenset(self._installed.values()))
-            then()
-
-        if partitions and (self._doomed or self._handed_out()):
-            self._finish(dropped)
-        elif partitions and self.producer.machine.state is not State.READY:
-            self._give_in(dropped)
-        else:
-            dropped()
+    async def on_revoked(self, _partitions: Iterable[TopicPartition]) -> None:
+        """The transformer listens."""
 
 
 class PipeGroups(SimGroups):
@@ -299,10 +410,6 @@ class PipeGroups(SimGroups):
         """Members that get lulls are not killed or frozen as well."""
         if not self.lulls.is_wanted:
             super()._strike()
-
-    def ends_here(self) -> bool:
-        """Whether a round is the last one of its transaction."""
-        return not self.world.chaotic or self.world.scheduler.chance(0.5)
 
     def sinks(self, _group_id: str) -> list[ReplicaKey]:
         """The partitions that a group writes to."""
@@ -379,7 +486,3 @@ class PipeGroups(SimGroups):
             ),
             1,
         )
-
-
-def _key(each: GroupPartition) -> ReplicaKey:
-    return ReplicaKey(TopicId(each.topic_id), each.partition)

@@ -11,6 +11,7 @@ from penstock.client.group.coordinator import GroupCalls
 from penstock.client.producer.lane import Entry, Lane
 from penstock.client.transaction.contract import Commit, Ready
 from penstock.client.transaction.machine import Transactions
+from penstock.client.transformer.transformer import AsyncTransformer
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
@@ -20,11 +21,11 @@ from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, GuardKey, Member
 from penstock.core.replication.contract import Marks
-from penstock.core.types import Offset, ProducerIdentity
+from penstock.core.types import Offset, ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1.group_pb2 import CommitOffsetsRequest
 from penstock_sim import lulls, world
-from penstock_sim.pipe import PipeReader
+from penstock_sim.pipe import CommittedFetcher
 
 _AGAIN_MS: Final = 1_000
 
@@ -212,11 +213,10 @@ def stop_behind_what_is_hidden(patch: Any) -> None:
 def leave_a_partition_without_a_commit(patch: Any) -> None:
     """What was written from it is committed later, when others have already read it."""
 
-    def drop(self: PipeReader, partitions: Any, then: Callable[[], None]) -> None:
-        self._drop(partitions & frozenset(self._installed.values()))
-        then()
+    async def drop(self: AsyncTransformer, partitions: frozenset[TopicPartition]) -> None:
+        self._model.leaves(partitions)
 
-    patch.setattr(PipeReader, "_give_up", drop)
+    patch.setattr(AsyncTransformer, "on_revoked", drop)
 
 
 def store_offsets_of_partitions_that_left(patch: Any) -> None:
@@ -259,7 +259,7 @@ def read_what_was_aborted(patch: Any) -> None:
 def _serve(patch: Any, *, to: Callable[[Marks], Offset], hides_aborted: bool) -> None:
     """The checks are not told what is served: they must find it in the results."""
 
-    def read(_self: PipeReader, broker: Any, replica: Any, offset: Offset) -> list[Batch]:
+    def read(_self: CommittedFetcher, broker: Any, replica: Any, offset: Offset) -> list[Batch]:
         found = broker.read(replica, offset, to(replica.machine.marks), 8)
         if not found:
             return []
@@ -271,7 +271,7 @@ def _serve(patch: Any, *, to: Callable[[Marks], Offset], hides_aborted: bool) ->
         shown = isolation.visible(found, aborted)
         return isolation.with_end_covered(shown, offset, found[-1])
 
-    patch.setattr(PipeReader, "_read", read)
+    patch.setattr(CommittedFetcher, "_read", read)
 
 
 PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {

@@ -17,6 +17,7 @@ from penstock_sim.planted import PLANTED
 from penstock_sim.planted_blackouts import BLACKOUT_BUGS, UNCLEAN_BUGS
 from penstock_sim.planted_changes import CHANGE_BUGS
 from penstock_sim.planted_compaction import COMPACTION_BUGS, COPY_BUGS
+from penstock_sim.planted_consumers import CONSUMER_BUGS, TRANSFORMER_BUGS
 from penstock_sim.planted_controllers import (
     CONTROLLER_BUGS,
     FOUR_BROKER_BUGS,
@@ -226,6 +227,8 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     ),
     *_all_faults("groups", SEEK_BUGS, 500, {**_GROUPS, "seeks": True}, ("I16", "I18")),
     *_all_faults("groups", LEFT_BUGS, 500, {**_GROUPS, "seeks": True}, ("I18", "I24")),
+    *_all_faults("consumers", CONSUMER_BUGS, 500, _GROUPS),
+    *_all_faults("consumers", TRANSFORMER_BUGS, 500, _PIPES),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
     *(
         replace(bug, only_by=True)  # a wait of the history may end first

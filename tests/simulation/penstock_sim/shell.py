@@ -345,8 +345,7 @@ class Shell:
         add_JournalServiceServicer_to_server(self.membership.journal, server)
         if self.broker.coordination is not None:
             self.broker.coordination.add_to(server)
-        if self.broker.world.drainer is not None:
-            add_descriptions(self, server)
+        add_descriptions(self, server)
         self.transport.bind(server, self.config.listen, Clients.CERTIFIED)
         await server.start()
         async with asyncio.TaskGroup() as tasks:

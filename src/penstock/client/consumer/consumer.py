@@ -70,22 +70,15 @@ class AsyncConsumer:
         self.config = config or ConsumerConfig(**options)
         self._timeout_s = self.config.request_timeout_ms / 1000
         self._guard = ProcessGuard("consumer")
-        self._assignment = Assignment()
+        self._assignment = self._new_assignment()
         self._tasks = BackgroundTasks("consumer", self._crashed)
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._cluster = Cluster(self._bootstrap, self.config)
-        self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
+        self._cluster = self._new_cluster()
+        self._fetcher = self._new_fetcher()
         self._arrived = asyncio.Event()
         self._fetcher.arrived = self._arrived.set
         self._seeker = Seeker(self._cluster, self._assignment, self._timeout_s, self._fetcher.poke)
-        self._session = GroupSession(
-            self._cluster,
-            self._bootstrap,
-            self.config,
-            self._assignment,
-            self._tasks,
-            self._arrived.set,
-        )
+        self._session = self._new_session()
         self._session.begun = self._fetcher.poke
         self._one_poll = OnePoll()
         self._starting = asyncio.Lock()
@@ -481,6 +474,27 @@ class AsyncConsumer:
                     await self._close()
                 finally:
                     self._closer = None
+
+    # -- parts, replaced where time, network and chance are simulated ------------------------
+
+    def _new_assignment(self) -> Assignment:
+        return Assignment()
+
+    def _new_cluster(self) -> Cluster:
+        return Cluster(self._bootstrap, self.config)
+
+    def _new_fetcher(self) -> Fetcher:
+        return Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
+
+    def _new_session(self) -> GroupSession:
+        return GroupSession(
+            self._cluster,
+            self._bootstrap,
+            self.config,
+            self._assignment,
+            self._tasks,
+            self._arrived.set,
+        )
 
     # -- inside ------------------------------------------------------------------------------
 

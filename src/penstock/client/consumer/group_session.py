@@ -81,14 +81,12 @@ class GroupSession:
         self._tasks = tasks
         self._changed = changed
         self.begun: Callable[[], None] = lambda: None
-        self.coordinator = GroupCalls(cluster, config.group_id)
+        self.coordinator = self._new_calls()
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         timeout_s = config.request_timeout_ms / 1000
         self._user_offsets = UserOffsets(cluster, assignment, timeout_s)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
-        self._link = Heartbeats(
-            bootstrap, config, self, self.coordinator, lambda: assignment.yielded
-        )
+        self._link = self._new_heartbeats(bootstrap)
         self._beginning = asyncio.Lock()
         self._running = False
         self._listener: RebalanceListener | None = None
@@ -271,6 +269,17 @@ class GroupSession:
     def fenced(self, code: ErrorCode) -> None:
         if self.subscribed:
             self._link.handle(Fenced(code))
+
+    # ------------------------------------------------------------ replaced where they are simulated
+
+    def _new_calls(self) -> GroupCalls:
+        return GroupCalls(self._cluster, self._config.group_id)
+
+    def _new_heartbeats(self, bootstrap: tuple[str, ...]) -> Heartbeats:
+        assignment = self._assignment
+        return Heartbeats(
+            bootstrap, self._config, self, self.coordinator, lambda: assignment.yielded
+        )
 
     # ------------------------------------------------------------ inside
 

@@ -90,17 +90,8 @@ class AsyncTransformer:
         self.transactional_id = transactional_id(self.config.group_id)
         self._bootstrap = bootstrap
         self._model = TransformModel(self.config)
-        self._consumer = AsyncConsumer(
-            bootstrap,
-            group_id=self.config.group_id,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            transactional_id=self.transactional_id,
-            session_timeout_ms=self.config.session_timeout_ms,
-            client_id=self.config.client_id,
-            **connecting(self.config),
-        )
-        self._output = TransformOutput(bootstrap, self.config, self.transactional_id)
+        self._consumer = self._new_consumer()
+        self._output = self._new_output()
         self._in_hand = 0
         self._handling = False
         self._interrupted = False
@@ -159,7 +150,7 @@ class AsyncTransformer:
             await self.start()
             self._finish_pass()
             while True:
-                step = self._model.step(now_ms())
+                step = self._model.step(self._now_ms())
                 if step is Step.END:
                     return None
                 found = await self._obey(step)
@@ -267,7 +258,7 @@ class AsyncTransformer:
 
     def handled(self, record: Record, letter: Letter | None) -> bool:
         """Internal: True if `between` must be called before the next record."""
-        stop = self._model.handled(record, now_ms(), as_letter=letter is not None)
+        stop = self._model.handled(record, self._now_ms(), as_letter=letter is not None)
         return stop or self._output.failure is not None
 
     def handler_failed(self, record: Record, cause: Exception, letter: Letter | None) -> None:
@@ -305,9 +296,9 @@ class AsyncTransformer:
         the rest of the pass comes with a new poll."""
         async with self._turn():
             self._finish_pass()
-            if self._model.step(now_ms()) is Step.COMMIT:
+            if self._model.step(self._now_ms()) is Step.COMMIT:
                 await self._commit()
-            return await self._opened() if self._model.goes_on(now_ms()) else None
+            return await self._opened() if self._model.goes_on(self._now_ms()) else None
 
     # ------------------------------------------------------------ called by the group, inside polls
 
@@ -323,6 +314,27 @@ class AsyncTransformer:
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Internal: the open transaction must no longer count."""
         self._model.lost(partitions)
+
+    # ------------------------------------------------------------ replaced where they are simulated
+
+    def _new_consumer(self) -> AsyncConsumer:
+        return AsyncConsumer(
+            self._bootstrap,
+            group_id=self.config.group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            transactional_id=self.transactional_id,
+            session_timeout_ms=self.config.session_timeout_ms,
+            client_id=self.config.client_id,
+            **connecting(self.config),
+        )
+
+    def _new_output(self) -> TransformOutput:
+        return TransformOutput(self._bootstrap, self.config, self.transactional_id)
+
+    def _now_ms(self) -> int:
+        """Also in other threads than the event loop's."""
+        return now_ms()
 
     # ------------------------------------------------------------ inside
 
@@ -362,11 +374,11 @@ class AsyncTransformer:
         return None
 
     async def _poll(self) -> Pass | None:
-        wait_s = self._model.wait_ms(now_ms()) / 1000
+        wait_s = self._model.wait_ms(self._now_ms()) / 1000
         batches = await self._consumer.poll(wait_s, self._model.room)
         records = sum(batch.record_count for batch in batches)
         passed_over = not records and self._consumer.uncommitted
-        if not self._model.polled(records, now_ms(), passed_over=passed_over):
+        if not self._model.polled(records, self._now_ms(), passed_over=passed_over):
             return None
         out = await self._opened()
         if out is None:
