@@ -1,7 +1,7 @@
 """The program of a group's member: it polls, works, commits, seeks, and leaves at last.
 
-It does to `AsyncConsumer` what users do to it, and cancels a poll now and then; its listener commits when partitions are revoked.
-`group_checks` is told of every handed batch and every commit.
+It does to `AsyncConsumer` what users do to it, and cancels a poll now and then; its listener
+commits when partitions are revoked. `group_checks` is told of every handed batch and every commit.
 """
 
 from __future__ import annotations
