@@ -360,7 +360,7 @@ class PipeReader(Reader):
             for record in self.pipe.one_by_one(batches):
                 self._hand_out(place_of(record), record.offset, record.offset + 1)
                 inputs.append(self._input(record))
-                if self.world.scheduler.chance(0.2):
+                if self.world.chaotic and self.world.scheduler.chance(0.2):
                     await self._work()
                 if self.pipe.handled(record, None):
                     self._transform(inputs, out)  # as a producer that lingers
