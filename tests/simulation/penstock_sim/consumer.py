@@ -12,12 +12,10 @@ come and go, what is about to be committed, and which commits count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.client.cluster.cluster import Cluster
-from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.consumer.fetch_state import FetchState
@@ -151,19 +149,22 @@ class _Session(GroupSession):
 
     def __init__(self, process: SimMember, *parts: Any) -> None:
         self._process = process
-        chance = process.world.scheduler.generator(f"calls of {process.name}.{process.life}")
-        self._chance = chance
         super().__init__(*parts)
 
     def _new_calls(self) -> GroupCalls:
         process, group_id = self._process, self._config.group_id
-        return WatchedGroupCalls(
-            process.world, self._cluster, group_id, self._chance, process.judge
-        )
+        chance = process.world.scheduler.generator(f"calls of {process.name}.{process.life}")
+        return WatchedGroupCalls(process.world, self._cluster, group_id, chance, process.judge)
 
     def _new_heartbeats(self, bootstrap: tuple[str, ...]) -> Heartbeats:
-        yielded: Callable[[], int] = lambda: self._assignment.yielded  # noqa: E731
-        return _Heartbeats(self._process, bootstrap, self._config, self, self.coordinator, yielded)
+        return _Heartbeats(
+            self._process,
+            bootstrap,
+            self._config,
+            self,
+            self.coordinator,
+            lambda: self._assignment.yielded,
+        )
 
 
 class SimConsumer(AsyncConsumer):
@@ -238,17 +239,3 @@ class SimConsumer(AsyncConsumer):
     def _crashed(self, cause: BaseException) -> None:
         self._process.world.scheduler.fail(cause)
         super()._crashed(cause)
-
-
-def consumer_config(process: SimMember, **more: Any) -> ConsumerConfig:
-    """The settings of this process's consumer."""
-    plan = process.plan
-    return ConsumerConfig(
-        group_id=plan.group_id,
-        group_instance_id=plan.instance_id,
-        session_timeout_ms=plan.session_ms,
-        max_poll_interval_ms=plan.max_poll_ms,
-        auto_offset_reset="earliest",
-        on_offset_out_of_range="earliest",
-        **more,
-    )

@@ -38,7 +38,7 @@ def cluster_of(node: ClientNode, config: ConsumerConfig, chance: Random) -> Clus
     """A client's access to the cluster, from this node. `chance`: whom it asks first."""
     addresses = tuple(broker_address(broker.id) for broker in node.world.brokers.values())
     cluster = Cluster(addresses, config, open_channel=node.open_channel, shuffle=chance.shuffle)
-    # Its topics were looked up when it subscribed. One that nobody ever answered looks why.
+    # One that nobody ever answered asks the machine's real network why.
     cluster._answered_last = addresses[0]
     return cluster
 

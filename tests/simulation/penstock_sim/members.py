@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.client.config import ConsumerConfig
 from penstock.client.group.membership import Membership
 from penstock.errors import ErrorCode, Lost, PenstockError
 from penstock_sim.client_node import ClientNode
-from penstock_sim.consumer import consumer_config
 from penstock_sim.reading import Reader
 from penstock_sim.scheduler import RATE, RuleError
 
@@ -76,8 +76,13 @@ class SimMember:
         self.up = True
         self.life += 1
         plan, name = self.plan, f"{self.name}.{self.life}"
-        self.config = consumer_config(
-            self,
+        self.config = ConsumerConfig(
+            group_id=plan.group_id,
+            group_instance_id=plan.instance_id,
+            session_timeout_ms=plan.session_ms,
+            max_poll_interval_ms=plan.max_poll_ms,
+            auto_offset_reset="earliest",
+            on_offset_out_of_range="earliest",
             transactional_id=self.transactional_id,
             request_timeout_ms=_PATIENCE_MS,
             enable_auto_commit=plan.automatic,

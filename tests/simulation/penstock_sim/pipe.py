@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -28,7 +28,7 @@ from penstock.client.transformer.transformer import AsyncTransformer
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
-from penstock.core.types import Offset, ProducerIdentity, ReplicaKey, TopicPartition
+from penstock.core.types import Offset, ProducerIdentity, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_sim.consumer import SimConsumer
 from penstock_sim.fetcher import BATCHES, SimFetcher
@@ -37,7 +37,7 @@ from penstock_sim.ledger import hops_of
 from penstock_sim.lulls import Lulls
 from penstock_sim.members import MemberPlan, SimMember
 from penstock_sim.producing import Done, SimProducer, Who, Written
-from penstock_sim.reading import Reader, place_of
+from penstock_sim.reading import AGAIN_MS, AT_ONCE, Reader, partition_of
 from penstock_sim.reads import Input
 
 if TYPE_CHECKING:
@@ -48,12 +48,8 @@ if TYPE_CHECKING:
 
 _ADMIN_PAUSE_MS: Final = 100
 _HASTY_RESETS: Final = 6
-_AGAIN_MS: Final = 60
-"""Pause after a refusal."""
 _COMMITS_EVERY_MS: Final = (20, 60, 200)
 """Of a node's clock."""
-_AT_ONCE: Final = (1, 3, 10, 1_000)
-"""How many records a poll may return."""
 
 
 def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
@@ -272,7 +268,7 @@ class PipeConsumer(SimConsumer):
         assert max_records is not None, "the transformer says it"
         world = self._process.world
         if world.chaotic:
-            max_records = min(max_records, world.scheduler.random.choice(_AT_ONCE))
+            max_records = min(max_records, world.scheduler.random.choice(AT_ONCE))
         batches = await super().poll(timeout_s, max_records)
         reader = self._process.reader
         assert isinstance(reader, PipeReader)
@@ -324,14 +320,14 @@ class PipeReader(Reader):
 
     async def _live(self) -> None:
         while not await self._told(self.pipe.start):
-            await self._sleep(_AGAIN_MS)
+            await self._sleep(AGAIN_MS)
         await self._sleep(self.world.scheduler.between(0, 5))
         while not self.ending:
             try:
                 found = await self.pipe.take()
             except PenstockError as error:  # its instance id is in use
                 self._refused(error)
-                await self._sleep(_AGAIN_MS)
+                await self._sleep(AGAIN_MS)
                 await self._told(self.pipe.subscribe)
                 continue
             assert found is not None, "nobody stops it"
@@ -358,7 +354,7 @@ class PipeReader(Reader):
         inputs: list[Input] = []
         with self.pipe.handling():
             for record in self.pipe.one_by_one(batches):
-                self._hand_out(place_of(record), record.offset, record.offset + 1)
+                self._hand_out(partition_of(record), record.offset, record.offset + 1)
                 inputs.append(self._input(record))
                 if self.world.chaotic and self.world.scheduler.chance(0.2):
                     await self._work()
@@ -372,7 +368,7 @@ class PipeReader(Reader):
             self._transform(inputs, out)
 
     def _input(self, record: Record) -> Input:
-        source = self._keys[place_of(record)]
+        source = self._keys[partition_of(record)]
         value = bytes(record.value or b"")
         key = bytes(record.key or value.partition(b":")[0])
         return Input(source, Offset(record.offset), key, value)
@@ -391,9 +387,6 @@ class PipeReader(Reader):
             lines[sinks[crc32(one.key) % len(sinks)]].append((one.key, value))
         for key, records in lines.items():
             out.send(key, records)
-
-    async def on_revoked(self, _partitions: Iterable[TopicPartition]) -> None:
-        """The transformer listens."""
 
 
 class PipeGroups(SimGroups):

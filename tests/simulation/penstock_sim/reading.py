@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from penstock_sim.members import SimMember
 
 _POLL_S: Final = 0.32
-_AT_ONCE: Final = (1, 3, 10, 1_000)
+AT_ONCE: Final = (1, 3, 10, 1_000)
 """How many records a poll may return."""
 _HASTE: Final = 0.05
 _PATIENCE_S: Final = (0.0, 0.2)
 """Of a node's clock, as `_POLL_S`: a commit before partitions are given up takes longer."""
-_AGAIN_MS: Final = 60
+AGAIN_MS: Final = 60
 """Pause after a refusal."""
 
 
@@ -92,7 +92,7 @@ class Reader:
                 continue
             except PenstockError as error:  # its instance id is in use
                 self._refused(error)
-                await self._sleep(_AGAIN_MS)
+                await self._sleep(AGAIN_MS)
                 await self._subscribe()
                 continue
             await self._handle(batches)
@@ -102,7 +102,7 @@ class Reader:
 
     async def _poll(self) -> list[ConsumedBatch]:
         """Raises TimeoutError if the user, now and then, cancels it: sooner than it would end."""
-        limit = self.world.scheduler.random.choice(_AT_ONCE)
+        limit = self.world.scheduler.random.choice(AT_ONCE)
         hasty = self.world.chaotic and self._haste.random() < _HASTE
         async with asyncio.timeout(self._haste.uniform(*_PATIENCE_S) if hasty else None):
             return await self.consumer.poll(_POLL_S, limit)
@@ -111,7 +111,7 @@ class Reader:
         while not await self._told(
             lambda: self.consumer.subscribe(self._plan.topic, listener=self)
         ):
-            await self._sleep(_AGAIN_MS)
+            await self._sleep(AGAIN_MS)
 
     async def _handle(self, batches: list[ConsumedBatch]) -> None:
         if not (self._plan.record_wise and batches):
@@ -123,7 +123,7 @@ class Reader:
         records = self.consumer.one_by_one(batches)
         while (record := next(records, None)) is not None:
             self.polls()  # those before it are processed
-            self._hand_out(place_of(record), record.offset, record.offset + 1)
+            self._hand_out(partition_of(record), record.offset, record.offset + 1)
             left = left or self.world.scheduler.random.randrange(1, 6)
             left -= 1
             if not left:
@@ -221,5 +221,6 @@ class Reader:
                 self._checks.commits_to(self._who[where], key, offset.offset, automatic=automatic)
 
 
-def place_of(record: Record) -> TopicPartition:
+def partition_of(record: Record) -> TopicPartition:
+    """Where it was read."""
     return TopicPartition(record.topic, record.partition)
