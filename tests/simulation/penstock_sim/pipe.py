@@ -266,10 +266,8 @@ class PipeConsumer(SimConsumer):
         self, timeout_s: float | None = 1.0, max_records: int | None = None
     ) -> list[ConsumedBatch]:
         assert max_records is not None, "the transformer says it"
-        world = self._process.world
-        if world.chaotic:
-            max_records = min(max_records, world.scheduler.random.choice(AT_ONCE))
-        batches = await super().poll(timeout_s, max_records)
+        limit = self._process.world.scheduler.random.choice(AT_ONCE)
+        batches = await super().poll(timeout_s, min(limit, max_records))
         reader = self._process.reader
         assert isinstance(reader, PipeReader)
         reader.polled(batches)
