@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -84,19 +84,34 @@ class PipeProducer(SimProducer):
 
 @dataclass(eq=False, slots=True)
 class SimOut:
-    """As `AsyncOut`: where to send in one transaction."""
+    """As `AsyncOut`: where to send in one transaction.
+
+    While there are faults, each `send` is a batch. Later they linger until the commit, as in the
+    product: many small ones do not get through within the transaction's timeout.
+    """
 
     producer: PipeProducer
     written: Written
     failure: ClusterError | None = None
+    _waiting: dict[ReplicaKey, list[tuple[bytes, bytes]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def send(self, key: ReplicaKey, records: list[tuple[bytes, bytes]]) -> None:
         """Unless the transaction has failed meanwhile."""
+        self._waiting[key] += records
+        if self.producer.world.chaotic:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits."""
+        waiting, self._waiting = self._waiting, defaultdict(list)
         refusal = self.producer.machine.refusal
-        if refusal is not None:
+        if waiting and refusal is not None:
             assert isinstance(refusal, ClusterError)
             self.failure = refusal
-        else:
+            return
+        for key, records in waiting.items():
             self.producer.send(key, records)
 
 
@@ -130,7 +145,8 @@ class Output(TransformOutput):
         return self._to
 
     async def commit(self, consumer: AsyncConsumer) -> None:
-        await self.begin()
+        out: SimOut = await self.begin()
+        out.flush()
         world = self._process.world
         pipes = world.groups
         assert isinstance(pipes, PipeGroups)
