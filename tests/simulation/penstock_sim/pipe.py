@@ -86,8 +86,9 @@ class PipeProducer(SimProducer):
 class SimOut:
     """As `AsyncOut`: where to send in one transaction.
 
-    While there are faults, each `send` is a batch. Later they linger until the commit, as in the
-    product: many small ones do not get through within the transaction's timeout.
+    While there are faults, each `send` is a batch. Later, records are joined to one batch while
+    others have to wait, as in the product: hundreds do not get through within the transaction's
+    timeout.
     """
 
     producer: PipeProducer
@@ -100,7 +101,7 @@ class SimOut:
     def send(self, key: ReplicaKey, records: list[tuple[bytes, bytes]]) -> None:
         """Unless the transaction has failed meanwhile."""
         self._waiting[key] += records
-        if self.producer.world.chaotic:
+        if self.producer.world.chaotic or not self.producer.is_held_up(key):
             self.flush()
 
     def flush(self) -> None:

@@ -146,6 +146,10 @@ class SimProducer(Process):
         self._waiting[key].append(Outgoing(columns, self._ms() + DELIVERY_MS))
         self._pump(key)
 
+    def is_held_up(self, key: ReplicaKey) -> bool:
+        """Another batch would have to wait: its lane has as many on their way as it may have."""
+        return bool(self._waiting.get(key))
+
     def store(self, store: Callable[[Who, Done], None]) -> None:
         """Has a group store offsets for the transaction: `store` reports the result."""
         identity = self.machine.identity
