@@ -6,7 +6,6 @@ the product. An answer arrives in a turn of the consumer's event loop.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.consumer.fetch_state import FetchState
@@ -14,6 +13,7 @@ from penstock.client.consumer.fetcher import Fetcher
 from penstock.core.batch import Batch
 from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.errors import OffsetOutOfRangeError, OffsetRange
+from penstock_sim.node_loop import pause
 from penstock_sim.scheduler import RATE
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SimFetcher(Fetcher):
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._world.scheduler.between(*_PACE_MS) * RATE / 1000)
+            await pause(self._world.scheduler.between(*_PACE_MS))
             for state in list(self._states.values()):
                 if state.in_flight is not None and state.in_flight[0] == state.generation:
                     continue

@@ -29,7 +29,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
-from penstock_sim.scheduler import Scheduler
+from penstock_sim.scheduler import RATE, Scheduler
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -40,6 +40,11 @@ _UPTIMES: Final = (0.0, 7.0)
 """Powers of ten of seconds, up to four months: what a node's clock shows when a process starts."""
 _BURIAL_ROUNDS: Final = 20
 _BURIAL_STEPS: Final = 10_000
+
+
+async def pause(ms: float) -> None:
+    """Of the world's milliseconds, in a task of a node's loop whose rate is `RATE`."""
+    await asyncio.sleep(ms * RATE / 1000)  # polls nothing: its time is virtual
 
 
 class SimFuture(asyncio.Future[_T]):

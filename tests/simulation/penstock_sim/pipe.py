@@ -36,6 +36,7 @@ from penstock_sim.groups import SimGroups
 from penstock_sim.ledger import hops_of
 from penstock_sim.lulls import Lulls
 from penstock_sim.members import MemberPlan, SimMember
+from penstock_sim.node_loop import pause
 from penstock_sim.producing import Done, SimProducer, Who, Written
 from penstock_sim.reading import AGAIN_MS, AT_ONCE, Reader, partition_of
 from penstock_sim.reads import Input
@@ -335,14 +336,14 @@ class PipeReader(Reader):
 
     async def _live(self) -> None:
         while not await self._told(self.pipe.start):
-            await self._sleep(AGAIN_MS)
-        await self._sleep(self.world.scheduler.between(0, 5))
+            await pause(AGAIN_MS)
+        await pause(self.world.scheduler.between(0, 5))
         while not self.ending:
             try:
                 found = await self.pipe.take()
             except PenstockError as error:  # its instance id is in use
                 self._refused(error)
-                await self._sleep(AGAIN_MS)
+                await pause(AGAIN_MS)
                 await self._told(self.pipe.subscribe)
                 continue
             assert found is not None, "nobody stops it"

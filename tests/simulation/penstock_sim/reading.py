@@ -17,7 +17,7 @@ from penstock.client.model import ConsumedBatch, Record
 from penstock.core.types import ReplicaKey, TopicId, TopicPartition
 from penstock.errors import PenstockError
 from penstock_sim.consumer import SimConsumer
-from penstock_sim.scheduler import RATE
+from penstock_sim.node_loop import pause
 from penstock_sim.seeking import Seeks
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Reader:
 
     async def _live(self) -> None:
         await self._subscribe()
-        await self._sleep(self.world.scheduler.between(0, 5))
+        await pause(self.world.scheduler.between(0, 5))
         while not self.ending:
             try:
                 batches = await self._poll()
@@ -92,7 +92,7 @@ class Reader:
                 continue
             except PenstockError as error:  # its instance id is in use
                 self._refused(error)
-                await self._sleep(AGAIN_MS)
+                await pause(AGAIN_MS)
                 await self._subscribe()
                 continue
             await self._handle(batches)
@@ -111,7 +111,7 @@ class Reader:
         while not await self._told(
             lambda: self.consumer.subscribe(self._plan.topic, listener=self)
         ):
-            await self._sleep(AGAIN_MS)
+            await pause(AGAIN_MS)
 
     async def _handle(self, batches: list[ConsumedBatch]) -> None:
         if not (self._plan.record_wise and batches):
@@ -161,10 +161,7 @@ class Reader:
 
     async def _work(self) -> None:
         work_ms, self.extra_work_ms = self.extra_work_ms, 0.0
-        await self._sleep(work_ms + self._plan.work_ms * self.world.scheduler.between(0.2, 2))
-
-    async def _sleep(self, ms: float) -> None:
-        await asyncio.sleep(ms * RATE / 1000)
+        await pause(work_ms + self._plan.work_ms * self.world.scheduler.between(0.2, 2))
 
     async def _told(self, call: Callable[[], Awaitable[None]]) -> bool:
         """Whether the consumer did it; otherwise, it was refused."""
