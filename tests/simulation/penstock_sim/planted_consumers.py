@@ -52,7 +52,7 @@ TRANSFORMER_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         AsyncTransformer,
         "_commit",
         'self._failed("a transaction was not committed", error)',
-        "self._model.committed()",
+        "self._model.committed(self._now_ms())",
     ),
 }
 """How each is planted. Found with all faults, in histories with pipes."""

@@ -42,8 +42,9 @@ class TransformConfig(ClientConfig):
         dead_letter_topic: Where records go that failed `retries` + 1 times, in the transaction
             that commits their offsets; it must exist. "" = the loop stops instead.
         transaction_timeout_ms: A transaction that is open for longer is aborted by the cluster and
-            done again: it must be longer than one pass takes. 10,000, as in Kafka Streams: if the
-            program is frozen, readers wait for this long. 1,000 to the cluster's limit.
+            done again with half as many records: it must be longer than one record takes. 10,000,
+            as in Kafka Streams: if the program is frozen, readers wait for this long. 1,000 to the
+            cluster's limit.
         session_timeout_ms: Others take over the partitions if the program is frozen for this long,
             45,000 as for every consumer; 1,000 to 1,800,000. The end of a program is noticed at
             once.

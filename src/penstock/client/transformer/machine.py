@@ -15,6 +15,9 @@
 - **Failures are counted per record**, until a transaction with this record commits. A record that
   has failed before waits for the next transaction, so that another failure does not repeat other
   records; one that failed too often becomes a dead letter instead.
+- **What failed for its size is not repeated at that size.** After a transaction with too many
+  partitions, or one that was open for longer than its timeout, the next one has half as many
+  records.
 
 Methods are events; `step` says what the shell does next (`transformer.py`). Times are ms of one
 monotonic clock. During a poll, the shell reports what the group revokes, and follows `step` only
@@ -44,6 +47,8 @@ PASS_MAX_MS: Final = 1_000
 """How long a pass continues after its poll; then there is a new poll, because revoked partitions
 wait for one."""
 _DOUBLINGS_MAX: Final = 16
+_FAST: Final = 4
+"""A transaction that took no more than this part of its timeout may have twice as many records."""
 
 
 class State(Enum):
@@ -94,6 +99,7 @@ class TransformModel:
         self._polled_ms = 0
         self._records = 0
         self._records_max = RECORDS_PER_COMMIT
+        self._slow = False
         self._due = False
         self._setbacks = 0
         self._failed: dict[tuple[TopicPartition, int], _Failures] = {}
@@ -226,12 +232,12 @@ class TransformModel:
 
     # -- outcomes of transactions ------------------------------------------------------------
 
-    def committed(self) -> None:
+    def committed(self, now_ms: int) -> None:
         """The transaction is committed."""
         assert self.state is State.OPEN, f"committed while {self.state}"
         self.state = State.IDLE
         self._setbacks = 0
-        self._records_max = min(self._records_max + 1, RECORDS_PER_COMMIT)
+        self._grow(now_ms - self._opened_ms)
         self.commits += 1
         self.committed_records += self._records
         self.committed_letters += self._letters
@@ -252,7 +258,19 @@ class TransformModel:
         """
         records = self._records + in_hand
         self._records_max = max(1, records // 2)
+        self._slow = False
         return records > 1
+
+    def too_slow(self, now_ms: int) -> bool:
+        """It is about to fail. True: it was open for longer than its timeout, after which the
+        cluster aborts it. The next one has half as many records, and those after it more, once as
+        many are fast.
+        """
+        if self.state is not State.OPEN or now_ms - self._opened_ms < self._timeout_ms:
+            return False
+        self._records_max = max(1, self._records // 2)
+        self._slow = True
+        return True
 
     def recovered(self) -> None:
         """Aborted, and back at the committed offsets."""
@@ -280,6 +298,16 @@ class TransformModel:
         self._opened_ms = now_ms
         self._records = self._letters = 0
         self._due = False
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self._config.transaction_timeout_ms
+
+    def _grow(self, took_ms: int) -> None:
+        if not self._slow:
+            self._records_max = min(self._records_max + 1, RECORDS_PER_COMMIT)
+        elif took_ms * _FAST <= self._timeout_ms:
+            self._records_max = max(self._records_max, min(2 * self._records, RECORDS_PER_COMMIT))
 
     def _is_due(self, now_ms: int) -> bool:
         interval_ms = self._config.commit_interval_ms

@@ -403,10 +403,11 @@ class AsyncTransformer:
             self._failed("a transaction was not committed", error)
             await self._output.abort(error)
         else:
-            self._model.committed()
+            self._model.committed(self._now_ms())
 
     def _failed(self, what: str, error: PenstockError) -> None:
         """Raises it if a retry cannot help."""
+        how = self._slow_or_not()
         self._model.failed()
         if error.code in _MENDED_BY_NOBODY:
             raise error
@@ -419,7 +420,17 @@ class AsyncTransformer:
                 "a record's output to fewer partitions",
                 ErrorCode.TRANSACTION_TOO_LARGE,
             ) from error
-        _log.warning("group %s: %s, trying again: %s", self.config.group_id, what, error)
+        _log.warning("group %s: %s, trying again%s: %s", self.config.group_id, what, how, error)
+
+    def _slow_or_not(self) -> str:
+        """How the next attempt differs, if this one took too long."""
+        records = self._model.open_records
+        if not self._model.too_slow(self._now_ms()) or not records:
+            return ""
+        timeout = f"transaction_timeout_ms ({self.config.transaction_timeout_ms:,})"
+        if records > 1:
+            return f" with fewer records, because it was open for longer than {timeout}"
+        return f"; one record took longer than {timeout}, so raise that"
 
     async def _recover(self) -> None:
         pause_s = self._model.pause_ms / 1000

@@ -52,7 +52,7 @@ def test_what_was_polled_is_committed_after_the_interval_and_not_before() -> Non
     assert (model.step(59), model.wait_ms(59)) == (Step.POLL, 1)
     assert not model.polled(0, 60)
     assert (model.step(60), model.wait_ms(61)) == (Step.COMMIT, 0)
-    model.committed()
+    model.committed(0)
     assert (model.step(60), model.commits, model.committed_records) == (Step.POLL, 1, 3)
 
 
@@ -71,13 +71,61 @@ def test_after_one_that_is_too_large_transactions_have_half_as_many_records_and_
     assert model.polled(50, 0)
     model.done(50)
     assert model.step(0) is Step.COMMIT
-    model.committed()
+    model.committed(0)
     assert model.room == 151
     assert model.polled(1, 0)
     assert model.too_large(in_hand=2), "none is done, but more than one was sent"
     assert model.room == 1
     model.done(1)
     assert not model.too_large(), "one record never fits"
+
+
+def slow(model: TransformModel, records: int, opened_ms: int, took_ms: int) -> bool:
+    """It fails after `took_ms`; whether that was for its duration."""
+    assert model.polled(records, opened_ms)
+    model.done(records)
+    found = model.too_slow(opened_ms + took_ms)
+    model.failed()
+    model.recovered()
+    return found
+
+
+def test_after_one_that_is_open_for_too_long_transactions_have_half_as_many_records() -> None:
+    model = TransformModel(config(max_records=1_000, transaction_timeout_ms=8_000))
+    assert not slow(model, 1_000, 0, 7_999), "it failed for another reason"
+    assert model.room == 1_000
+    assert slow(model, 1_000, 10, 8_000)
+    assert model.room == 500
+    assert not model.too_slow(10**6), "there is none"
+    assert model.polled(500, 20_000)
+    model.done(500)
+    assert model.step(20_000) is Step.COMMIT, "as many as it may have"
+    model.committed(22_001)
+    assert model.room == 500, "twice as many would take more than half of the timeout"
+    assert model.polled(200, 30_000)
+    model.done(200)
+    model.committed(30_000)
+    assert model.room == 500, "few records say nothing about more"
+    assert model.polled(400, 30_000)
+    model.done(400)
+    model.committed(32_000)
+    assert model.room == 800, "twice as many as were fast"
+    assert slow(model, 1, 40_000, 9_000)
+    assert model.room == 1
+
+
+def test_one_that_grew_again_after_it_was_too_slow_grows_slowly_when_it_is_too_large() -> None:
+    model = TransformModel(config(max_records=300, transaction_timeout_ms=8_000))
+    assert slow(model, 300, 0, 8_000)
+    assert model.polled(100, 10_000)
+    model.done(100)
+    assert model.too_large()
+    model.failed()
+    model.recovered()
+    assert model.polled(50, 20_000)
+    model.done(50)
+    model.committed(20_000)
+    assert model.room == 51
 
 
 def test_a_poll_never_waits_for_long_because_partitions_may_leave_in_it() -> None:
@@ -96,7 +144,7 @@ def test_positions_behind_offsets_without_records_are_committed_at_once() -> Non
     model = TransformModel(config())
     assert not model.polled(0, 0, passed_over=True)
     assert model.step(0) is Step.COMMIT
-    model.committed()
+    model.committed(0)
     assert model.step(0) is Step.POLL
 
 
@@ -105,10 +153,10 @@ def test_a_long_pass_is_committed_in_the_middle_and_polls_now_and_then() -> None
     assert not model.handled(record(0), 99)
     assert model.handled(record(1), 100)
     assert model.step(100) is Step.COMMIT
-    model.committed()
+    model.committed(0)
     assert model.goes_on(100)
     assert model.handled(record(2), 200)
-    model.committed()
+    model.committed(0)
     assert not model.goes_on(PASS_MAX_MS), "partitions may be wanted elsewhere"
 
 
@@ -121,7 +169,7 @@ def test_a_failure_dooms_all_and_the_pause_doubles_up_to_its_limit() -> None:
     model.recovered()
     assert model.step(0) is Step.POLL
     assert model.polled(1, 0)
-    model.committed()
+    model.committed(0)
     model.polled(1, 0)
     model.failed()
     assert (model.pause_ms, model.aborts) == (10, 2)
@@ -141,7 +189,7 @@ def test_stopping_commits_what_is_done_and_gives_up_what_is_doomed() -> None:
     model.stop()
     assert model.handled(record(0), 0), "no other record"
     assert model.step(0) is Step.COMMIT
-    model.committed()
+    model.committed(0)
     assert not model.goes_on(0)
     assert model.step(0) is Step.END
     doomed = opened()
@@ -161,7 +209,7 @@ def test_a_record_that_failed_too_often_becomes_a_letter_until_that_is_committed
     model.handled(record(6), 0)
     assert model.waits(bad)
     assert model.step(0) is Step.COMMIT, "what is before it needs no repetition"
-    model.committed()
+    model.committed(0)
     model.polled(1, 0)
     assert model.letter(bad) is None
     assert model.handler_failed(bad, "ValueError: still not") is None
@@ -184,13 +232,13 @@ def test_a_record_that_failed_too_often_becomes_a_letter_until_that_is_committed
         model.recovered()
         model.polled(1, 0)
         model.handled(record(3, 1), 0)
-        model.committed()  # of another partition: says nothing about this one
+        model.committed(0)  # of another partition: says nothing about this one
         model.polled(1, 0)
         model.failed()
     model.recovered()
     model.polled(1, 0)
     model.handled(bad, 0, as_letter=True)
-    model.committed()
+    model.committed(0)
     assert (model.letter(bad), model.committed_letters) == (None, 1)
 
 
@@ -351,7 +399,7 @@ class World:
             self.check()
         if told:
             self.open = []
-            self.model.committed()
+            self.model.committed(self.now_ms)
         else:  # aborted before, or a commit whose answer is lost
             self.model.failed()
             self.open = []

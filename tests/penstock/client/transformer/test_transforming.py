@@ -24,6 +24,7 @@ from penstock.client import (
     Out,
     Record,
     TopicPartition,
+    Transformer,
 )
 from penstock.client.sync.transformer import Handle
 
@@ -255,6 +256,43 @@ def test_what_takes_longer_than_the_timeout_is_aborted_and_done_again(
     assert calls[42] >= 2, "and again if the machine held that up, too"
     assert one.model.aborts >= 1
     output.check(range(100))
+
+
+def test_a_loop_that_takes_too_long_for_a_pass_gets_fewer_records_until_it_commits(
+    shared_cluster: Cluster,
+    source: str,
+    output: Output,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As if every record took a quarter of the timeout."""
+    fill(shared_cluster, source, range(12))
+    with (
+        Admin(shared_cluster.bootstrap) as admin,
+        Transformer(
+            shared_cluster.bootstrap,
+            group_id=source,
+            source=source,
+            transaction_timeout_ms=1_000,
+            commit_interval_ms=1,
+        ) as loop,
+    ):
+
+        def is_open() -> bool:
+            branches = admin.describe_transaction(loop.core.transactional_id).branches
+            return any(branch.started_ms is not None for branch in branches)
+
+        for batches, out in loop:
+            count = 0
+            for batch in batches:
+                out.send_columns(f"{source}.out", batch.values(), batch.keys()).result(60)
+                count += batch.record_count
+            if count > 3:
+                wait_until(lambda: not is_open(), what="the cluster aborts it")
+            elif loop.core.model.committed_records + count == 12:
+                loop.stop()
+    assert loop.core.model.aborts >= 1
+    assert "with fewer records, because it was open for longer than" in caplog.text
+    output.check(range(12))
 
 
 def test_it_goes_on_when_its_coordinators_are_killed(make_cluster: MakeCluster) -> None:
