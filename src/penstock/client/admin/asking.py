@@ -90,8 +90,8 @@ class Asking:
         self._operator: tuple[Callable[[], Awaitable[int]], Callable[[str], None]] | None = None
 
     async def cluster_id(self) -> str:
-        """Asks any broker if it is not known yet. Every call starts with this, with `ask` or with
-        `guard`: they raise MisuseError in a forked child."""
+        """Asks any broker if it is not known yet. Every call starts with this, with `ask`,
+        `brokers` or `guard`: they raise MisuseError in a forked child."""
         self.guard.check()
         if not self.cluster.view.cluster_id:
             await self.cluster.refresh(self.timeout_s)
@@ -100,8 +100,9 @@ class Asking:
     async def brokers(self, broker_ids: Iterable[int] | None = None) -> dict[int, Connection]:
         """For calls that each broker answers for itself: these, or all live ones, by their ids.
 
-        Raises MisuseError for one that the cluster does not have.
+        Raises MisuseError for one that the cluster does not have, and in a forked child.
         """
+        self.guard.check()
         known = (await self.cluster.refresh()).brokers
         wanted = None if broker_ids is None else set(broker_ids)
         if unknown := (wanted or set()) - set(known):

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.admin.asking import Asking
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.config import ClientConfig
-from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError, UnreachableError
 
 
 class Brokers(Asking):
@@ -69,3 +70,10 @@ async def test_what_cannot_be_taken_of_an_answer_is_an_error() -> None:
     with pytest.raises(ClusterError, match="too much"):
         async with asyncio.timeout(10):
             await Brokers({}).each(lambda _: "method", "request", ten_times, [1, 2, 7])
+
+
+async def test_a_child_process_is_told_to_make_its_own_client() -> None:
+    async with AsyncAdmin("127.0.0.1:1", request_timeout_ms=1_000) as admin:
+        admin._asking.guard.forked()
+        with pytest.raises(MisuseError, match="create it in the child"):
+            await admin.plaintext_callers()
