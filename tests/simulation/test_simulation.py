@@ -1,6 +1,9 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,30 @@ def test_a_seed_is_one_history_traced_or_not(seed: int) -> None:
     assert traced.fingerprint == plain.fingerprint
     assert traced.trace
     assert simulate(seed + 1).fingerprint != plain.fingerprint
+
+
+FINGERPRINTS = """
+import sys
+from penstock_sim.world import simulate
+print([simulate(int(seed)).fingerprint for seed in sys.argv[1:]])
+"""
+WITH_CONSUMERS = ("0", "3", "9", "12", "30")
+
+
+def test_a_seed_is_one_history_however_strings_are_hashed() -> None:
+    """Tests hash them in another way in each process; stored seeds must still find their bugs."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS, *WITH_CONSUMERS],
+            env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": str(Path(__file__).parent)},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=True,
+        ).stdout
+        for hashes in ("0", "1", "2")
+    ]
+    assert len(set(found)) == 1, "sets of strings are iterated somewhere: sort them"
 
 
 @pytest.mark.parametrize("number", range(len(ALL_BUGS)), ids=map(str, ALL_BUGS))

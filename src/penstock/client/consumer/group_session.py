@@ -221,9 +221,9 @@ class GroupSession:
     # ------------------------------------------------------------ GroupOwner
 
     def take(self, partitions: Partitions) -> None:
-        """Looks up the start offset; the poll after that starts."""
+        """Looks up the start offset; the poll after that starts to read them, in their order."""
         tenure = object()
-        self._tenures.update(dict.fromkeys(partitions, tenure))
+        self._tenures.update(dict.fromkeys(sorted(partitions), tenure))
         self._tasks.spawn(self._prepare(tenure), "group-positions")
 
     def revoke(self, partitions: Partitions) -> None:
@@ -289,7 +289,7 @@ class GroupSession:
         late_s: float | None = asyncio.get_running_loop().time() + LATE_S
         while wanted := [each for each, mark in self._tenures.items() if mark is tenure]:
             try:
-                for topic_id, topic in {(each.topic_id, each.topic) for each in wanted}:
+                for topic_id, topic in dict.fromkeys(each[:2] for each in wanted):
                     known = await self._cluster.topic(topic)
                     if known.topic_id != topic_id:
                         await self._cluster.await_other_topic(topic, known.topic_id)
