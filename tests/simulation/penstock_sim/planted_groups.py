@@ -237,4 +237,5 @@ SEEK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 LEFT_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "send_what_goes_back_after_its_partition_left": send_what_goes_back_after_its_partition_left
 }
-"""As `SEEK_BUGS`. Whoever has the partition then may commit in an epoch that is over, for ever."""
+"""As `SEEK_BUGS`. Whoever has the partition then may commit in an epoch that is over, for ever, or
+has begun where the group no longer is."""

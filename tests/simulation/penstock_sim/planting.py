@@ -226,7 +226,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         for bug in _all_faults("groups", GROUP_BUGS, 500, _GROUPS, ("I16", "I17", "I18", "I19"))
     ),
     *_all_faults("groups", SEEK_BUGS, 500, {**_GROUPS, "seeks": True}, ("I16", "I18")),
-    *_all_faults("groups", LEFT_BUGS, 500, {**_GROUPS, "seeks": True}, ("I18", "I24")),
+    *_all_faults("groups", LEFT_BUGS, 500, {**_GROUPS, "seeks": True}, ("I17", "I18", "I24")),
     *_all_faults("consumers", CONSUMER_BUGS, 500, _GROUPS),
     *_all_faults("consumers", TRANSFORMER_BUGS, 500, _PIPES),
     *_all_faults("transactions", TRANSACTION_BUGS, 500, _PRODUCERS),
