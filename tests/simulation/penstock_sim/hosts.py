@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from penstock.core.batch import Batch
 from penstock.core.records import decode_batch
 from penstock.errors import ErrorCode, PenstockError
-from penstock_broker.logged.host import MachineHost
+from penstock_broker.logged.host import APPEND_BYTES_MAX, MachineHost
 from penstock_broker.logged.hosts import Hosts
 from penstock_broker.logged.log import ReplicaLog
 from penstock_broker.metrics import Metrics
@@ -43,12 +43,19 @@ class WatchedHost(MachineHost[Any, Any, Any]):
         return self._handed == self._durable
 
     def watch(self, broker: SimBroker) -> None:
-        """Comes before it loads. Sizes that are met: a few batches, in some leaderships."""
+        """Comes before it loads. Sizes that are met: a few batches, in some leaderships, until
+        faults are over: with an append for each decision, it does not keep up with what all repeat
+        that were not answered in time."""
         self.broker = broker
         chance = self.world.scheduler.generator(f"host {broker.run} {self.leader_epoch}")
         self.append_bytes = chance.choice((100, self.append_bytes))
         assert isinstance(self.log, ReplicaLog)
         self.log.read_bytes = chance.choice((100, self.log.read_bytes))
+
+    def _flush(self) -> None:
+        if not self.world.chaotic:
+            self.append_bytes = APPEND_BYTES_MAX
+        super()._flush()
 
     def shadow_record(self, key: bytes | None, value: bytes | None) -> None:
         """The next record of the log."""
