@@ -113,14 +113,16 @@ class Sender:
     def discard(self, error: PenstockError) -> None:
         """Gives up all batches of a transaction; later answers about them are ignored.
 
-        The gate is closed: nothing is added in the meantime.
+        The gate is closed: nothing is added in the meantime. The loss of one batch may be what ends
+        the transaction: that one is settled already, and still in its window.
         """
         for queue in self._accumulator.take_news():
             self._active[queue] = self._lane(queue)
         for queue, lane in self._lanes.items():
             waiting = self._accumulator.take_all(queue)
             for batch in [*(entry.batch for entry in lane.discard()), *waiting]:
-                self._settle(batch, _not_delivered(queue, batch, error, unknown=False))
+                if not batch.outcome.done:
+                    self._settle(batch, _not_delivered(queue, batch, error, unknown=False))
         self.wake()
 
     # -- what links ask and report -----------------------------------------------------------

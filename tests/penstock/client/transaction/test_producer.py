@@ -14,6 +14,7 @@ import grpc
 import pytest
 from support.transaction_double import MAX_TIMEOUT_MS, TransactionDouble, serving
 from support.transaction_model import refused
+from support.transport_handlers import one_turn
 from support.waiting import wait_until_async
 
 from penstock.client import (
@@ -418,6 +419,29 @@ async def test_closing_a_producer_aborts_what_is_open(double: TransactionDouble)
         await send(tx, b"a")
         await producer.flush()
     assert [end.commit for end in double.asked] == [False]
+
+
+async def test_closing_in_a_hurry_gives_up_what_a_commit_waits_for(
+    double: TransactionDouble,
+) -> None:
+    double.produces = itertools.repeat("silent")
+    producer = AsyncProducer(double.address, transactional_id="billing-0", linger_ms=0)
+    tx = producer.transaction()
+    await tx.begin()
+    deliveries = [await tx.send("t", b"v", partition=number) for number in (0, 1)]
+    await wait_until_async(lambda: double.produced > 0, what="batches are on their way")
+
+    async def commit() -> None:
+        with pytest.raises(TransactionError, match="can no longer be committed"):
+            await tx.commit()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(commit())
+        await one_turn()
+        assert await producer.close(0.05) > 0
+        for delivery in deliveries:
+            with pytest.raises(DeliveryError):
+                await delivery
 
 
 async def test_a_cancelled_block_aborts(double: TransactionDouble) -> None:
