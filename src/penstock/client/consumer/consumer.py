@@ -17,7 +17,8 @@ belongs to the event loop in which it is first used.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from operator import index
+from typing import TYPE_CHECKING, Final, Self, SupportsIndex, Unpack
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition
@@ -182,9 +183,10 @@ class AsyncConsumer:
 
         The poll reports an offset outside the log.
         """
-        if not 0 <= offset < 2**63:
+        if not isinstance(offset, SupportsIndex) or not 0 <= index(offset) < 2**63:
             raise MisuseError(
-                f"{partition}: cannot seek to offset {offset}; it must be 0 to 2^63 - 1"
+                f"{partition}: cannot seek to offset {offset!r}; it must be a whole number, "
+                "0 to 2^63 - 1"
             )
         self._assignment.seek(partition, offset)
         self._fetcher.poke()

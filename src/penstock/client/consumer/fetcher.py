@@ -132,7 +132,8 @@ class Fetcher:
             if address is None or state.retry_at_ms > at_ms:
                 look_ms = RETRY_LOOK_MS if state.error is None else look_ms
             elif state.position is None:
-                lost.setdefault(address, []).append(state)
+                if state.error is None:
+                    lost.setdefault(address, []).append(state)
             elif room > 0 and self._is_free(state, address):
                 due.setdefault(address, []).append(state)
         for states in lost.values():  # a leader that does not answer delays no other's
@@ -305,9 +306,8 @@ class Fetcher:
         elif error.code is ErrorCode.TOPIC_ID_MISMATCH:
             self._fail(state, _created_again(state, "another one"))
         elif not error.retriable and error.code is not ErrorCode.UNSPECIFIED:
-            self._fail(
-                state, ClusterError(f"{state.where} offset {part.offset}: {error}", error.code)
-            )
+            at = f"{state.where} offset {part.offset}" if part.offset >= 0 else f"{state.where}"
+            self._fail(state, ClusterError(f"{at}: {error}", error.code))
         if isinstance(error, OverloadedError):
             state.retry_at_ms = now_ms() + error.throttle_ms
         elif state.error is None:

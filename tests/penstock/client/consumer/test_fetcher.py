@@ -6,14 +6,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
+from support.transport_handlers import one_turn
 from support.waiting import wait_until_async
 
 from penstock.client import AsyncConsumer, TopicPartition
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset
+from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import broker_pb2_grpc
 from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.errors import error_to_wire
 
 PARTITIONS = 4
 BATCH = build_batch(encode_columns([b"v"] * 10, timestamps_ms=1_000))
@@ -58,6 +62,7 @@ class Broker(broker_pb2_grpc.BrokerServiceServicer):
 
     def __init__(self) -> None:
         self.asked: list[Asking] = []
+        self.looked_up = 0
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
         partitions = [
@@ -76,6 +81,16 @@ class Broker(broker_pb2_grpc.BrokerServiceServicer):
     async def Fetch(self, request: Any, context: Any) -> pb.FetchResponse:  # noqa: N802
         self.asked.append(Asking(request))
         return await self.asked[-1].answered()
+
+    async def ListOffsets(self, request: Any, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
+        """Refuses."""
+        self.looked_up += 1
+        error = error_to_wire(ClusterError("all replicas are damaged", ErrorCode.DATA_CORRUPTED))
+        results = [
+            pb.ListOffsetsResult(topic="t", topic_id="id", partition=one.partition, error=error)
+            for one in request.partitions
+        ]
+        return pb.ListOffsetsResponse(results=results)
 
     async def asked_in_all(self, count: int) -> None:
         await wait_until_async(lambda: len(self.asked) >= count, what=f"{count} fetches")
@@ -224,3 +239,15 @@ async def test_what_a_loop_left_behind_is_fetched_again_though_the_buffer_was_fu
                 what="the record after the last one that was taken",
             )
             polling.cancel()
+
+
+async def test_a_look_up_that_is_refused_for_good_is_not_repeated() -> None:
+    async with reading() as (broker, consumer):
+        await consumer.assign([])
+        await consumer.assign([TopicPartition("t", 0)])
+        for _ in range(3):
+            with pytest.raises(ClusterError, match="t/0: all replicas are damaged"):
+                await consumer.poll(60)
+            for _ in range(100):
+                await one_turn()
+        assert broker.looked_up == 1
