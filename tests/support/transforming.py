@@ -73,8 +73,9 @@ class Output:
 class Running:
     """A transformer whose handler runs in a thread."""
 
-    def __init__(self, cluster: Cluster, source: str, handle: Handle, **options: Any) -> None:
-        self.loop = Transformer(cluster.bootstrap, group_id=source, source=source, **options)
+    def __init__(self, cluster: Cluster, source: str, handle: Handle, /, **options: Any) -> None:
+        named: dict[str, Any] = {"group_id": source, "source": source, **options}
+        self.loop = Transformer(cluster.bootstrap, **named)
         self.model = self.loop.core.model
         self.errors: list[Exception] = []
         self._thread = threading.Thread(target=self._run, args=(handle,), daemon=True)

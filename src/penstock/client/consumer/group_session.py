@@ -134,6 +134,7 @@ class GroupSession:
             self._drop(frozenset(self._installed.values()))
             self._link.handle(Subscribed(None))
             self.subscribed = False
+            self.error = None
         await self._link.left(LEAVE_S)
 
     async def close(self) -> None:
@@ -201,7 +202,7 @@ class GroupSession:
             lost, self._lost = self._lost, NONE
             try:
                 await self._tell("on_lost", lost)
-            except asyncio.CancelledError:  # the next poll calls the listener again
+            except BaseException:  # the next poll calls the listener again
                 self._lost |= lost
                 raise
         if self._leaving:
@@ -323,7 +324,7 @@ class GroupSession:
         new, self._unannounced = self._unannounced | frozenset(prepared), NONE
         try:
             await self._tell("on_assigned", new)
-        except asyncio.CancelledError:  # the next poll calls the listener again: it may seek
+        except BaseException:  # the next poll calls the listener again: it may seek
             self._unannounced |= new & frozenset(self._installed.values())
             raise
         self.begun()

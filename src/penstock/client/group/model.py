@@ -53,7 +53,8 @@ class RebalanceListener(Protocol):
     """
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
-        """These are read from now on; a seek here decides from where."""
+        """These are read from now on; a seek here decides from where. If it raises, so does the
+        poll, and the next one calls it again before it returns anything."""
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
         """These are about to go to other members: the last chance to commit them."""

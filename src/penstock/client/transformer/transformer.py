@@ -50,6 +50,9 @@ _MENDED_BY_NOBODY: Final = frozenset(
 )
 """Errors for which a retry cannot help."""
 
+_POLL_INTERVAL_MS: Final = 300_000
+"""How long the handlers of a pass may take, as for every consumer."""
+
 _log = logging.getLogger("penstock.client")
 
 
@@ -158,8 +161,8 @@ class AsyncTransformer:
                     return found
 
     async def commit(self) -> None:
-        """Says that the current batches are done, and commits now. Raises nothing: failed batches
-        are returned again."""
+        """Says that the current batches are done, and commits now. Failed batches are returned
+        again. Raises only what a retry cannot cure, as `take`."""
         async with self._turn():
             self._finish_pass()
             if self._model.state is State.OPEN:
@@ -325,6 +328,8 @@ class AsyncTransformer:
             auto_offset_reset="earliest",
             transactional_id=self.transactional_id,
             session_timeout_ms=self.config.session_timeout_ms,
+            # It does not poll while it pauses, and is to keep its partitions.
+            max_poll_interval_ms=_POLL_INTERVAL_MS + self.config.backoff_max_ms,
             client_id=self.config.client_id,
             **connecting(self.config),
         )
@@ -442,6 +447,9 @@ class AsyncTransformer:
             await self._consumer.seek_to_committed()
         except PenstockError as error:
             self._failed("could not go back to the committed offsets", error)
+            # Partitions may have been revoked, such as those of a deleted topic, whose offsets
+            # nobody finds: only a poll gives them up. What it returns is read again.
+            await self._consumer.poll(0, 1)
         else:
             self._model.recovered()
         with suppress(TimeoutError):

@@ -757,6 +757,46 @@ async def test_a_listener_that_was_cancelled_is_told_again_by_the_next_poll(
         assert heard.of("assigned") == [frozenset(everywhere(name))]
 
 
+async def test_a_listener_that_raised_is_called_again_before_anything_is_returned(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 12, partition=2)
+    failures = [ValueError("the database is away"), ValueError("still")]
+    one = AsyncConsumer(shared_broker.bootstrap, group_id=name, auto_offset_reset="earliest")
+
+    class Seeks(Heard):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:  # type: ignore[override]
+            if failures:
+                raise failures.pop()
+            await one.seek(TopicPartition(name, 2), 9)
+            super().on_assigned(partitions)
+
+    heard = Seeks()
+    async with one:
+        await one.subscribe(name, listener=heard)
+        for said in ("still", "the database is away"):
+            with pytest.raises(ValueError, match=said):
+                await one.poll(120.0)
+        (batch,) = await one.poll(120.0)
+        assert list(batch.offsets()) == [9, 10, 11]
+        assert heard.of("assigned") == [frozenset(everywhere(name))]
+
+
+async def test_what_a_group_refused_is_forgotten_by_who_has_left_it(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 3, partition=0)
+    async with AsyncConsumer(shared_broker.bootstrap, group_id=name) as one:
+        await one.subscribe(name)
+        await wait_until_async(lambda: has(one, PARTITIONS), what="it owns all")
+        one._session.fail(ClusterError("the group refuses it", ErrorCode.PERMISSION_DENIED))
+        with pytest.raises(ClusterError, match="refuses"):
+            await one.poll(1.0)
+        await one.unsubscribe()
+        await one.assign([TopicPartition(name, 1)])
+        assert await one.poll(0.05) == []
+
+
 async def test_a_listener_that_was_cancelled_is_told_again_what_was_lost(
     shared_broker: Cluster, name: str
 ) -> None:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client import HandlerFailedError, Record, TopicPartition, TransformConfig
+from penstock.client import (
+    AsyncTransformer,
+    HandlerFailedError,
+    Record,
+    TopicPartition,
+    TransformConfig,
+)
 from penstock.client.transformer.config import check_handle, transactional_id
 from penstock.client.transformer.machine import (
     PASS_MAX_MS,
@@ -454,6 +460,13 @@ def test_settings_that_make_no_sense_are_named(options: dict[str, object], said:
     with pytest.raises(MisuseError, match=said) as refused:
         config(**options)
     assert "\n" not in str(refused.value)
+
+
+async def test_its_member_outlives_the_longest_pause() -> None:
+    """Else its failures of a record would be forgotten with the partition, again and again."""
+    longest = config(backoff_ms=600_000, backoff_max_ms=600_000)
+    loop = AsyncTransformer("127.0.0.1:1", longest)
+    assert loop._consumer.config.max_poll_interval_ms > longest.backoff_max_ms
 
 
 def test_handlers_of_the_wrong_kind_are_refused() -> None:

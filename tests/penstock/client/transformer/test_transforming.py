@@ -295,6 +295,37 @@ def test_a_loop_that_takes_too_long_for_a_pass_gets_fewer_records_until_it_commi
     output.check(range(12))
 
 
+def test_one_of_its_sources_is_deleted_while_a_transaction_has_records_of_it(
+    shared_cluster: Cluster, source: str, output: Output
+) -> None:
+    gone = f"{source}.gone"
+    shared_cluster.create_topic(gone)
+    fill(shared_cluster, source, range(20))
+    fill(shared_cluster, gone, range(1))
+    deleted = False
+    with Admin(shared_cluster.bootstrap) as admin:
+
+        def handle(record: Record, out: Out) -> None:
+            nonlocal deleted
+            if record.topic == source:
+                out.send(f"{source}.out", record.value, record.key)
+            elif not deleted:
+                deleted = True
+                admin.delete_topic(gone)
+                wait_until(lambda: gone not in admin.list_topics(), what="it is gone")
+
+        one = Running(
+            shared_cluster, source, handle, source=[source, gone], request_timeout_ms=1_000
+        )
+        try:
+            wait_until(lambda: deleted, what="it has read both")
+            fill(shared_cluster, source, range(20, 40))
+            output.check(range(40))
+        finally:
+            one.stop()
+    assert one.errors == []
+
+
 def test_it_goes_on_when_its_coordinators_are_killed(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
     safe = {"min.insync.replicas": "2"}
