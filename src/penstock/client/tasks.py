@@ -42,6 +42,8 @@ class BackgroundTasks:
         if self._owner is None:
             loop = asyncio.get_running_loop()
             self._owner = loop.create_task(self._own(), name=f"penstock-{self._name}")
+            # If it is cancelled before its first step, it never says that it has begun.
+            self._owner.add_done_callback(lambda _: self._entered.set())
         await self._entered.wait()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":

@@ -306,10 +306,9 @@ class Cluster:
         if self._diagnosed or not unclear or len(unclear) < len(reasons):
             return
         self._diagnosed = True
+        connections = [self.connections.to(address) for address in unclear]
         async with asyncio.TaskGroup() as group:  # each takes seconds where nobody speaks
-            looks = [
-                group.create_task(self.connections.to(address).diagnosis()) for address in unclear
-            ]
+            looks = [group.create_task(connection.diagnosis()) for connection in connections]
         for look in looks:
             if (found := look.result()) is not None:
                 self._diagnosed = False

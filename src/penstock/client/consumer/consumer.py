@@ -545,6 +545,7 @@ class AsyncConsumer:
         async with self._starting:
             if not self._started:
                 await self._tasks.start()
+                self._check_open()  # it may have been closed meanwhile
                 self._tasks.spawn(self._cluster.keep_fresh(), "metadata")
                 self._tasks.spawn(self._fetcher.run(), "fetcher")
                 if self.config.group_id and self.config.enable_auto_commit:

@@ -113,6 +113,7 @@ class AsyncProducer:
             self._loop = self._accumulator.loop = asyncio.get_running_loop()
             cluster = Cluster(self._bootstrap, self.config)
             await self._tasks.start()
+            self._check_open()  # it may have been closed meanwhile
             sender = Sender(cluster, self._accumulator, self._tasks)
             sender.on_settled = self._room.set
             cluster.on_change(self._update_topics)

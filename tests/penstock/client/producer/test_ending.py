@@ -87,6 +87,23 @@ async def test_a_first_call_that_is_cancelled_does_not_spoil_the_client(
     assert await producer.close() == 0
 
 
+async def test_a_first_call_ends_though_the_client_is_closed_in_the_same_moment() -> None:
+    """Nothing has to listen."""
+    producer, consumer = AsyncProducer("127.0.0.1:1"), AsyncConsumer("127.0.0.1:1")
+    where = [TopicPartition("t", 0)]
+
+    async def refused(call: Coroutine[Any, Any, object]) -> None:
+        with pytest.raises(ClusterError) as found:
+            await call
+        assert found.value.code is ErrorCode.CLOSED
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(refused(producer.send("t", b"v")))
+        group.create_task(refused(consumer.assign(where)))
+        group.create_task(producer.close())
+        group.create_task(consumer.close())
+
+
 async def test_another_event_loop_is_told_to_make_its_own_client(shared_broker: Cluster) -> None:
     shared_broker.create_topic("two.loops")
     where = TopicPartition("two.loops", 0)
