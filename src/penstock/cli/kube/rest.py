@@ -40,10 +40,14 @@ def hibernate(
     kubeconfig: Kubeconfig = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put a Cluster to sleep: no pod runs, all data stays.
+    """Put a Cluster to sleep: no pod runs, the volumes stay.
 
     Writes are refused at first; once every record is fsynced on all replicas, brokers and
     controllers stop. If that takes more than five minutes, it stays awake and says why.
+
+    Time counts while it sleeps: at the wake, what is older than retention.ms is removed, and so are
+    offsets of groups without members after offsets.retention.minutes and transactional ids after
+    transactional.id.expiration.ms. Raise them before a long sleep.
     """
     where = open_api(namespace, context, kubeconfig)
     _change_rest(where, cluster, output, hibernates=True, wait=wait, dry_run=dry_run)

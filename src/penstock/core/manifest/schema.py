@@ -21,7 +21,8 @@ from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 GROUP: Final = "penstock.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
-BROKERS_MAX: Final = 1_000
+BROKERS_MAX: Final = 500
+"""As many as a controller registers (`penstock.core.control.registration`)."""
 CLUSTER_NAME_MAX_CHARS: Final = 40
 """Leaves space for the names of pods and Services: <cluster>-broker-<number>."""
 
@@ -37,7 +38,7 @@ SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
 DELETION_POLICY: Final = Field(
     name="deletionPolicy",
     kind=Kind.TEXT,
-    doc="What happens to the data when this object is deleted.",
+    doc="What happens to the data when this object is deleted. Ignored in local mode.",
     default="Retain",
     choices=("Retain", "Delete"),
 )
@@ -247,7 +248,9 @@ _HIBERNATE: Final = Field(
     kind=Kind.BOOLEAN,
     doc="True = the cluster sleeps: writes are refused, and once every record is fsynced on all "
     "replicas, brokers and controllers stop. Volumes, Services, Topics and groups stay; false or "
-    "absent wakes it. Other changes of the spec take effect at wake. Ignored in local mode.",
+    "absent wakes it. Time counts while it sleeps: at the wake, records, offsets and transactional "
+    "ids that have become too old are removed. Other changes of the spec take effect at wake. "
+    "Ignored in local mode.",
     optional=True,
 )
 

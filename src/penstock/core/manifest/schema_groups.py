@@ -11,13 +11,15 @@ from penstock.core.limits import INT32_MAX
 from penstock.core.manifest.access import own_access
 from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
-    BROKERS_MAX,
     CLUSTER_REFERENCE,
     DELETION_POLICY,
     LABEL_DOC,
     SUBDOMAIN,
 )
 from penstock.core.topic import TOPIC_NAME_MAX_CHARS
+
+PODS_MAX: Final = 1_000
+"""Of consumers."""
 
 _TIME: Final = "([0-9]{1,9}H([0-9]{1,9}M)?([0-9]{1,9}S)?|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S)"
 _DATETIME: Final = (
@@ -38,7 +40,8 @@ RESET_VALUES: Final = {
 _OFFSET_RESET: Final = Field(
     name="offsetReset",
     kind=Kind.OBJECT,
-    doc="Moves the group's committed offsets once per id, while the group has no members.",
+    doc="Moves the group's committed offsets once per id, while the group has no members. "
+    "Ignored in local mode.",
     optional=True,
     fields=(
         Field(
@@ -107,10 +110,13 @@ _SCALE_TARGET: Final = Field(
         Field(
             name="minReplicas",
             kind=Kind.INTEGER,
-            doc="Minimum number of pods; 0 = no pods while there is nothing to read.",
+            doc="Minimum number of pods; 0 = no pods while there is nothing to read. Lag is known "
+            "only from committed offsets: start a pod yourself for the first commit, and keep "
+            "offsets.retention.minutes above the longest quiet time. Otherwise the offsets expire, "
+            "and no pod is started again.",
             default=1,
             minimum=0,
-            maximum=BROKERS_MAX,
+            maximum=PODS_MAX,
         ),
         Field(
             name="maxReplicas",
@@ -118,7 +124,7 @@ _SCALE_TARGET: Final = Field(
             doc="Maximum number of pods; more pods than partitions are useless.",
             required=True,
             minimum=1,
-            maximum=BROKERS_MAX,
+            maximum=PODS_MAX,
         ),
         Field(
             name="lagPerReplica",
