@@ -162,7 +162,7 @@ class AsyncTransformer:
 
     async def commit(self) -> None:
         """Says that the current batches are done, and commits now. Failed batches are returned
-        again. Raises only what a retry cannot cure, as `take`."""
+        again. Raises only what a retry cannot cure, as `run`."""
         async with self._turn():
             self._finish_pass()
             if self._model.state is State.OPEN:
