@@ -246,7 +246,9 @@ def test_an_offset_that_cannot_be_is_refused_by_the_seek(
     where = TopicPartition(topic, 0)
     fill(shared_cluster, topic, [b"a"])
     consumer.assign([where])
-    with pytest.raises(MisuseError, match=f"cannot seek to offset {beyond!r}; it must be a whole"):
+    with pytest.raises(
+        MisuseError, match=f"cannot seek to offset {beyond!r}; it must be a whole number, 0 to 2"
+    ):
         consumer.seek(where, beyond)
     with pytest.raises(MisuseError, match=f"{2**63} is not a valid offset"):
         consumer.seek_to_time({where: 2**63})
@@ -555,7 +557,7 @@ def test_what_cannot_be_assigned_is_refused_and_changes_nothing(
         with pytest.raises(PenstockError):
             consumer.assign([where, wrong])
     assert consumer.assignment() == {where}
-    with pytest.raises(MisuseError, match="cannot seek to offset -1"):
+    with pytest.raises(MisuseError, match="must be a whole number, 0 to"):
         consumer.seek(where, -1)
     with pytest.raises(MisuseError, match="at least 1"):
         consumer.poll(0, max_records=0)

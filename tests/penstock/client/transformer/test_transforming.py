@@ -231,6 +231,12 @@ def test_the_recipes_of_exactly_once_between_topics_hold_though_members_are_kill
             process.wait()
 
 
+def is_open(admin: Admin, loop: Transformer) -> bool:
+    """Whether the cluster has an open transaction of it."""
+    branches = admin.describe_transaction(loop.core.transactional_id).branches
+    return any(branch.started_ms is not None for branch in branches)
+
+
 def test_what_takes_longer_than_the_timeout_is_aborted_and_done_again(
     shared_cluster: Cluster, source: str, output: Output, run: Run
 ) -> None:
@@ -238,17 +244,13 @@ def test_what_takes_longer_than_the_timeout_is_aborted_and_done_again(
     calls: Counter[int] = Counter()
     with Admin(shared_cluster.bootstrap) as admin:
 
-        def is_open() -> bool:
-            branches = admin.describe_transaction(one.loop.core.transactional_id).branches
-            return any(branch.started_ms is not None for branch in branches)
-
         def handle(record: Record, out: Out) -> None:
             number = int(record.value or b"")
             calls[number] += 1
             delivery = out.send(f"{source}.out", record.value, record.key)
             if number == 42 and calls[42] == 1:
                 delivery.result(60)
-                wait_until(lambda: not is_open(), what="the cluster aborts it")
+                wait_until(lambda: not is_open(admin, one.loop), what="the cluster aborts it")
 
         one = run(handle, transaction_timeout_ms=3_000)
         output.check(range(100))
@@ -276,18 +278,13 @@ def test_a_loop_that_takes_too_long_for_a_pass_gets_fewer_records_until_it_commi
             commit_interval_ms=1,
         ) as loop,
     ):
-
-        def is_open() -> bool:
-            branches = admin.describe_transaction(loop.core.transactional_id).branches
-            return any(branch.started_ms is not None for branch in branches)
-
         for batches, out in loop:
             count = 0
             for batch in batches:
                 out.send_columns(f"{source}.out", batch.values(), batch.keys()).result(60)
                 count += batch.record_count
             if count > 3:
-                wait_until(lambda: not is_open(), what="the cluster aborts it")
+                wait_until(lambda: not is_open(admin, loop), what="the cluster aborts it")
             elif loop.core.model.committed_records + count == 12:
                 loop.stop()
     assert loop.core.model.aborts >= 1
