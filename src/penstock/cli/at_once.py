@@ -14,6 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import PenstockError
+from penstock.waits import take
 
 if TYPE_CHECKING:
     from penstock.client import Admin, ClusterDescription, LogDescription, ScrubDescription
@@ -36,7 +37,7 @@ def at_once(questions: Sequence[Callable[[], Answer]]) -> list[Answer]:
     for _ in range(min(AT_ONCE_MAX, len(questions))):
         Thread(target=work, name="asks", daemon=True).start()
     try:
-        found = dict(done.get() for _ in questions)
+        found = dict(take(done) for _ in questions)
     finally:
         left.clear()
     answers = []

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.client.process import ProcessGuard
 from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.waits import result_of, take
 
 Result = TypeVar("Result")
 EXIT_FLUSH_S: Final = 10.0
@@ -82,7 +83,7 @@ class LoopThread:
             raise ClusterError("the process is ending and its clients are closed", ErrorCode.CLOSED)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result()
+            return result_of(future)
         except BaseException:
             future.cancel()  # nothing happens if it ended by itself
             raise
@@ -103,10 +104,10 @@ class LoopThread:
             return self.run(work)
         future = asyncio.run_coroutine_threadsafe(carried(), self.loop)
         try:
-            while (wanted := queue.get()) is not None:
+            while (wanted := take(queue)) is not None:
                 call, done = wanted
                 self._do_errand(call, done)
-            return future.result()
+            return result_of(future)
         except BaseException:
             future.cancel()
             raise

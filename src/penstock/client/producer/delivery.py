@@ -20,6 +20,7 @@ from typing import Any, Final
 from penstock.client.model import DeliveryReport
 from penstock.client.process import used_in_child
 from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.waits import wait_for
 
 
 class DeliveryError(ClusterError):
@@ -105,7 +106,7 @@ class Outcome:
             raise MisuseError("result() would block the producer's event loop: await the delivery")
         event = threading.Event()
         self.when_done(event.set)
-        if not event.wait(timeout_s):
+        if not wait_for(event, timeout_s):
             raise TimeoutError(
                 f"no outcome within {timeout_s} s; the record may still be delivered"
             )
