@@ -104,19 +104,18 @@ def test_all_is_asked_at_the_same_time_and_ctrl_c_waits_for_none(
     scene.healthy()
     fault = proxy.plant(Kind.SLOW, fits=hangs, times=None, seconds=FOR_EVER_S)
     where = ["--kubeconfig", str(proxy.kubeconfig(tmp_path / "kubeconfig")), "-n", scene.namespace]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", PATIENT, *words, *where],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
-    )
-    try:
-        wait_until(lambda: fault.held == at_once, what="all of them hang")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            wait_until(lambda: fault.held == at_once, what="all of them hang")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
     assert not (tmp_path / "flights.zip").exists(), "half a bundle is none"
