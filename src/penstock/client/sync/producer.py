@@ -170,7 +170,13 @@ class Transaction:
         self._core = core
 
     def __enter__(self) -> Self:
-        self.begin()
+        try:
+            self.begin()
+        except (
+            BaseException
+        ) as error:  # Ctrl-C, a moment after it had begun: nobody else would end it
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:

@@ -22,6 +22,7 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.loop_thread import LoopThread, shared_loop
+from penstock.client.transaction.handle import AsyncTransaction
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 PATIENCE_S = 120.0
@@ -248,6 +249,28 @@ def test_a_close_that_control_c_interrupted_can_be_called_again(
     assert consumer not in shared_loop()._clients
     consumer.close()
     assert len(closed) == 1
+
+
+def test_a_transaction_that_had_begun_when_control_c_came_is_aborted(
+    shared_broker: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = own_name(request)
+    shared_broker.create_topic(topic)
+    begin = AsyncTransaction.begin
+    with Producer(shared_broker.bootstrap, transactional_id=topic) as producer:
+        with control_c() as interrupt:
+
+            async def begin_and_strike(core: AsyncTransaction) -> None:
+                await begin(core)
+                interrupt.strike()  # no await after it: the call has a result, and nobody gets it
+
+            monkeypatch.setattr(AsyncTransaction, "begin", begin_and_strike)
+            with producer.transaction():
+                raise AssertionError("the block began")
+        monkeypatch.undo()
+        with producer.transaction() as tx:  # refused if the other one is still open
+            tx.send(topic, b"after")
+    assert count(shared_broker, topic) == 2, "a record and its marker"
 
 
 def test_control_c_does_not_undo_a_seek_that_came_after_the_records() -> None:
