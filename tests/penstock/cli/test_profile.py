@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import profiles
-from penstock.cli.connect import Wanted
+from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.kube.choice import KubeChoice
 from penstock.cli.main import app
 from penstock.cli.profiles import Profile, Profiles
@@ -173,6 +173,40 @@ def test_on_kubernetes_a_profile_names_cluster_and_context() -> None:
     profiles.save(Profiles({"prod": PRODUCTION}, "prod"))
     nobody = Wanted()
     assert nobody.on_kubernetes() is nobody, "the current profile has no Cluster"
+
+
+AT_AIR = Profile(cluster="air/flights", namespace="air", context="admin@air", kubeconfig="/k/air")
+
+
+@pytest.mark.parametrize("command", [["hibernate", "x"], ["pause", "x"], ["status"], ["why", "x"]])
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        (["-n", "test"], KubeChoice("test")),
+        (["--context", "dev"], KubeChoice(context="dev")),
+        (["--kubeconfig", "k"], KubeChoice(kubeconfig="k")),
+        (["--profile", "air", "-n", "test"], KubeChoice("test", "admin@air", "/k/air")),
+    ],
+    ids=lambda value: value[0] + str(len(value)) if isinstance(value, list) else "",
+)
+def test_options_of_kubernetes_mean_the_same_before_and_after_the_command(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], options: list[str], meant: KubeChoice
+) -> None:
+    """What the current profile says of another Kubernetes is not mixed in."""
+    profiles.save(Profiles({"air": AT_AIR}, "air"))
+    seen: list[tuple[KubeChoice, str | None]] = []
+
+    def connect(choice: KubeChoice) -> None:
+        seen.append((choice, WANTED.get().on_kubernetes().cluster))
+        raise MisuseError("seen")
+
+    monkeypatch.setattr("penstock.cli.kube.commands.connect", connect)
+    named, given = options[:-2], options[-2:]
+    for words in ([*named, *given, *command], [*named, *command, *given]):
+        result = CliRunner().invoke(app, words)
+        assert "penstock: seen" in result.output, words
+    cluster = "air/flights" if named else None
+    assert seen == [(meant, cluster)] * 2
 
 
 @pytest.mark.parametrize("wanted", [Wanted(cluster="b", profile="prod"), Wanted(profile="prod")])

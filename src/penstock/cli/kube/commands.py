@@ -7,6 +7,7 @@ work on a Cluster: see `connect`.
 """
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -340,11 +341,15 @@ def rotate_ca(
 def open_api(
     namespace: str | None, context: str | None, kubeconfig: str | None
 ) -> tuple["Api", KubeChoice]:
-    """The API, by the options of the command, else by those before it."""
-    before = WANTED.get().on_kubernetes().choice
-    choice = KubeChoice(
+    """The API, by the options of the command, else by those before it. Both are the user's word:
+    with either, the current profile is ignored."""
+    wanted = WANTED.get()
+    before = wanted.choice
+    given = KubeChoice(
         namespace or before.namespace, context or before.context, kubeconfig or before.kubeconfig
     )
+    WANTED.set(replace(wanted, choice=given))
+    choice = WANTED.get().on_kubernetes().choice
     return connect(choice), choice
 
 
