@@ -8,7 +8,7 @@ With --dry-run nothing is written. Ctrl-C ends the copy where it is; the same co
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from penstock.cli.extras import describe_missing
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import keep_code, print_record
 from penstock.cli.usage import WrongUsageError
-from penstock.errors import MisuseError
+from penstock.errors import MisuseError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.migration.copying import Copy
@@ -194,7 +194,8 @@ def _settings(path: Path | None) -> dict[str, str]:
         if not name or name.startswith("#"):
             continue
         if not equals:
-            raise MisuseError(f"--kafka-config: {path}:{number}: {line!r} is not name=value")
+            # Not the line itself: it may be a password.
+            raise MisuseError(f"--kafka-config: {path}:{number}: the line is not name=value")
         settings[name] = value
     return settings
 
@@ -237,21 +238,24 @@ def _migrate(migration: "Migration", wish: _Wish) -> None:
     verdicts = done.verify(_Counted("compared")) if wish.verify else []
     if done.complete and _good(verdicts):
         done.release()
-    moved = [(group, each) for group in wish.groups for each in done.move_group(group)]
+    moved, left = _move_groups(done, wish.groups)
     result: dict[str, object] = {
         "complete": done.complete,
         "topics": [_plan_row(plan) for plan in plans],
     }
     if verdicts:
         result["partitions"] = [_verdict_row(each) for each in verdicts]
-    if moved:
-        result["groups"] = [_group_row(group, each) for group, each in moved]
+    if wish.groups:
+        result["groups"] = [
+            *(_group_row(group, each) for group, each in moved),
+            *(_left_row(group, why) for group, why in left.items()),
+        ]
     with keep_code():
         print_record(result | _dropped(plans), wish.output)
     if interrupted and not wish.follow and not done.complete and _good(verdicts):
         sys.stderr.write("interrupted; the same command continues\n")
         raise typer.Exit(130)
-    reason = _wrong(done, verdicts, moved)
+    reason = _wrong(done, verdicts, moved, left)
     if reason:
         raise MisuseError(reason)
 
@@ -260,8 +264,26 @@ def _good(verdicts: Sequence["Verdict"]) -> bool:
     return all(each.good for each in verdicts)
 
 
+def _move_groups(
+    done: "Done", groups: Sequence[str]
+) -> tuple[list[tuple[str, "Translation"]], dict[str, str]]:
+    """How far each is now, and why others were not moved, by name: one with members here keeps no
+    other from it."""
+    moved: list[tuple[str, Translation]] = []
+    left: dict[str, str] = {}
+    for group in groups:
+        try:
+            moved += [(group, each) for each in done.move_group(group)]
+        except PenstockError as error:
+            left[group] = error.message
+    return moved, left
+
+
 def _wrong(
-    done: "Done", verdicts: Sequence["Verdict"], moved: Sequence[tuple[str, "Translation"]]
+    done: "Done",
+    verdicts: Sequence["Verdict"],
+    moved: Sequence[tuple[str, "Translation"]],
+    left: Mapping[str, str],
 ) -> str:
     """Why a copy that has ended is not what was asked for, and what to do; ""."""
     if not _good(verdicts):
@@ -272,7 +294,10 @@ def _wrong(
     if done.elsewhere:
         return done.elsewhere
     missing = _missing(done, moved)
-    return f"copy not complete: {missing}" if missing else ""
+    if missing:
+        return f"copy not complete: {missing}"
+    why = "; ".join(f"{group}: {why}" for group, why in left.items())
+    return f"groups were not moved: {why}; then repeat the command" if why else ""
 
 
 def _missing(done: "Done", moved: Sequence[tuple[str, "Translation"]]) -> str:
@@ -331,6 +356,11 @@ def _group_row(group: str, moved: "Translation") -> dict[str, object]:
     }
 
 
+def _left_row(group: str, why: str) -> dict[str, object]:
+    offsets = dict.fromkeys(("partition", "source_offset", "target_offset"))
+    return {"group": group, **offsets, "left": why}
+
+
 class _Progress:
     """A line per second on standard error. `total`: records to copy, at most."""
 
@@ -369,7 +399,9 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as in the background of a script: it is not meant
+        signal.signal(signal.SIGINT, ask)
     try:
         yield lambda: bool(asked)
     finally:

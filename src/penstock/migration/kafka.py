@@ -46,6 +46,19 @@ _NO_ID: Final = "A" * 22
 _MAX_MESSAGE: Final = "max.message.bytes"
 
 
+def _check_no_other_address(bootstrap: str, settings: Mapping[str, str]) -> None:
+    """A properties file may be of another cluster, which would get the records. Raises
+    MisuseError."""
+    for name in ("bootstrap.servers", "metadata.broker.list"):
+        other = settings.get(name, bootstrap)
+        if other != bootstrap:
+            raise MisuseError(
+                f"the settings for Kafka at {bootstrap} name another address, {name}={other}; "
+                "remove that line, or give that address",
+                ErrorCode.INVALID_REQUEST,
+            )
+
+
 class Kafka:
     """A Kafka cluster: a `Source`, and a `Target`.
 
@@ -57,6 +70,7 @@ class Kafka:
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str], copy_id: str = "") -> None:
         self._bootstrap = bootstrap
+        _check_no_other_address(bootstrap, settings)
         self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap, **settings, "logger": _log,
         }  # fmt: skip

@@ -30,7 +30,7 @@ from support.processes import wait_stopped
 from support.waiting import wait_until
 
 from benchmarks.kafka_peer import Peer
-from penstock.client import Admin, Producer, TopicPartition
+from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.core.partitioner import KeyHash, partition_for_key
 from penstock.migration.kafka import Kafka
 from penstock.migration.own import Penstock
@@ -149,6 +149,27 @@ class TestImport:
         assert values[7] == b"3-2"
         described = json.loads(penstock.ok("group", "describe", "billing", "-o", "json"))
         assert "7" in json.dumps(described)
+
+    def test_a_group_with_members_here_keeps_no_other_from_its_offsets(
+        self, penstock: "Program", peer: Peer, bootstrap: str
+    ) -> None:
+        make(peer, "grouped", 1)
+        produce(peer, "grouped", 10)
+        for group in ("reads-here", "moves"):
+            Kafka(peer.bootstrap, {}).set_group(group, {TopicPartition("grouped", 0): 7})
+        imported(penstock, peer, "grouped")
+        words = from_kafka(peer, "grouped", "--groups", "reads-here,moves", "-o", "json")
+        with Consumer(bootstrap, group_id="reads-here") as consumer:
+            consumer.subscribe(["grouped"])
+            consumer.poll(TIMEOUT_S)
+            done = penstock.run(*words)
+        found = json.loads(done.stdout)
+        assert (done.returncode, found["complete"]) == (1, True)
+        moved, left = found["groups"]
+        assert (moved["group"], moved["target_offset"]) == ("moves", 7)
+        assert (left["group"], left["target_offset"]) == ("reads-here", None)
+        assert "groups were not moved: reads-here: " in done.stderr
+        assert left["left"] in done.stderr
 
     def test_an_open_transaction_is_left_to_the_next_run(
         self, penstock: "Program", peer: Peer
@@ -364,9 +385,10 @@ class TestImport:
         assert "has no topic 'nope'; it has: " in fails(*from_kafka(peer, "nope"))
         assert "--topics is empty" in fails(*from_kafka(peer, " , "), code=2)
         assert "No such file" in fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "none"))
-        (tmp_path / "wrong").write_text("# yes\nsasl\n")
+        (tmp_path / "wrong").write_text("# yes\nsasl.password: hunter2\n")
         wrong = fails(*from_kafka(peer, "t", "--kafka-config", tmp_path / "wrong"))
-        assert "wrong:2: 'sasl' is not name=value" in wrong
+        assert "wrong:2: the line is not name=value" in wrong
+        assert "hunter2" not in wrong
         make(peer, "ungrouped", 1)
         assert "group 'nobody' has no committed offsets" in fails(
             *from_kafka(peer, "ungrouped", "--groups", "nobody")

@@ -22,6 +22,12 @@ def test_librdkafka_refuses_a_setting(name: str, value: str) -> None:
         Kafka("127.0.0.1:1", {name: value})
 
 
+@pytest.mark.parametrize("name", ["bootstrap.servers", "metadata.broker.list"])
+def test_a_file_of_another_cluster_is_refused(name: str) -> None:
+    with pytest.raises(MisuseError, match=f"another address, {name}=prod:9092; remove that line"):
+        Kafka("127.0.0.1:1", {name: "prod:9092"})
+
+
 def test_a_file_of_bytes_is_no_settings(tmp_path: Path) -> None:
     file = tmp_path / "kafka.properties"
     file.write_bytes(b"\x91\xff\x00")
@@ -43,10 +49,13 @@ def test_what_is_missing_is_said(
 ) -> None:
     done: Any = SimpleNamespace(waiting=waiting, complete=complete, elsewhere="")
     moved = [("g", Translation(TopicPartition("t", 0), 5, target))]
-    found = _wrong(done, [], moved)
+    found = _wrong(done, [], moved, {})
     assert found.startswith(f"copy not complete: {said}" if said else "")
     assert bool(found) is bool(said)
     done.elsewhere = "keys lie elsewhere"
-    assert _wrong(done, [], moved) == "keys lie elsewhere"
+    assert _wrong(done, [], moved, {"h": "x"}) == "keys lie elsewhere"
     differs = Verdict(TopicPartition("t", 0), 5, 4, same=False)
-    assert _wrong(done, [differs], moved).startswith("the copy differs from what was read")
+    assert _wrong(done, [differs], moved, {}).startswith("the copy differs from what was read")
+    done.elsewhere = ""
+    if not said:
+        assert _wrong(done, [], moved, {"h": "x"}).startswith("groups were not moved: h: x; ")
