@@ -12,7 +12,14 @@ import typer
 from penstock.cli.access_rows import rule_row
 from penstock.cli.changes import print_change, replace_rules
 from penstock.cli.connect import open_admin
-from penstock.cli.options import Bootstrap, DryRun, Output, OutputOption, example
+from penstock.cli.options import (
+    Bootstrap,
+    DryRun,
+    Output,
+    OutputOption,
+    example,
+    given_not_empty,
+)
 from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import WrongUsageError, typed
 from penstock.core.authorization import (
@@ -188,8 +195,14 @@ def can_i(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the topic, group or id.")] = "",
     *,
     principal: Annotated[
-        str, typer.Option("--as", metavar="PRINCIPAL", help="Somebody else; for viewers, admins.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="PRINCIPAL",
+            help="Somebody else; for viewers, admins.",
+            callback=given_not_empty,
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -204,7 +217,7 @@ def can_i(
     with typed():
         check_operation(wanted, resource.kind)
     with open_admin(bootstrap) as admin:
-        seen = admin.check_access(wanted, resource, principal=principal)
+        seen = admin.check_access(wanted, resource, principal=principal or "")
     record: dict[str, object] = {
         "principal": seen.principal or "(nobody is asked who they are)",
         "allowed": seen.allowed,

@@ -118,7 +118,9 @@ KeyDelimiter = Annotated[
     str | None,
     typer.Option("--key-delimiter", "-K", help="Print the key, this delimiter, then the value."),
 ]
-Null = Annotated[str, typer.Option("--null", "-Z", help="Text to print for a null key or value.")]
+Null = Annotated[
+    str | None, typer.Option("--null", "-Z", help="Text to print for a null key or value.")
+]
 OutputFormat = Annotated[
     ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
 ]
@@ -151,7 +153,7 @@ def consume(
     format_: Format = None,
     key_delimiter: KeyDelimiter = None,
     delimiter: Delimiter = None,
-    null: Null = "",
+    null: Null = None,
     output: OutputFormat = ConsumeOutput.TEXT,
     group: Group = None,
     bootstrap: Bootstrap = None,
@@ -273,15 +275,15 @@ def _renderer(
     output: ConsumeOutput,
     format_: str | None,
     key_delimiter: str | None,
-    null: str,
+    null: str | None,
     ending: bytes | None,
 ) -> "Callable[[Record], bytes]":
     """`ending`: what ends a record; None: a newline, unless --format says it."""
     if output is ConsumeOutput.JSON:
-        if format_ is not None or key_delimiter is not None or ending is not None:
+        if any(given is not None for given in (format_, key_delimiter, null, ending)):
             raise WrongUsageError(
                 "--output json prints everything, an object per line: leave out --format, "
-                "--key-delimiter and --delimiter"
+                "--key-delimiter, --null and --delimiter"
             )
         return to_json_line
     between = parse_key_delimiter(key_delimiter)
@@ -289,7 +291,7 @@ def _renderer(
         formats, last = [format_], ending or b""
     else:
         formats, last = ["%v"] if between is None else ["%k", "%v"], ending or b"\n"
-    parts = [Template(one, null.encode()) for one in formats]
+    parts = [Template(one, (null or "").encode()) for one in formats]
     return lambda record: (between or b"").join([one.render(record) for one in parts]) + last
 
 

@@ -51,8 +51,8 @@ def dump_log(
 ) -> None:
     """Print the header of every stored batch, and check its CRCs.
 
-    Exit code 1 if a batch is corrupt. JSON is one object per line, batches of one partition
-    after another.
+    Exit code 1 if a batch is corrupt. JSON is one object per line, YAML one document per
+    batch; the batches of a partition come in order, one partition after another.
     """
     dump = load_broker_module("local.dump", "`penstock dump-log`")
     corrupt = 0
@@ -94,8 +94,9 @@ def _print_page(replica: str, rows: list[dict[str, object]], output: Output) -> 
     if output is Output.TABLE:
         sys.stdout.write(format_table(rows) if rows else "")
     else:
+        begins = "---\n" if output is Output.YAML else ""
         for row in rows:
-            sys.stdout.write(json.dumps({"replica": replica, **row}) + "\n")
+            sys.stdout.write(begins + json.dumps({"replica": replica, **row}) + "\n")
 
 
 def _row(batch: Any) -> dict[str, object]:

@@ -158,8 +158,8 @@ def _committed(
 
 def _topic_and_numbers(text: str) -> tuple[str, list[int] | None]:
     """Of `--topic`; None: all partitions. Raises WrongUsageError."""
-    name, _, numbers = text.partition(":")
-    parts = numbers.split(",") if numbers else []
+    name, colon, numbers = text.partition(":")
+    parts = numbers.split(",") if colon else []  # "t:" names none, and not all (an unset variable?)
     if not name or not all(part.isascii() and part.isdigit() for part in parts):
         raise WrongUsageError(f"--topic {text!r} must be TOPIC or TOPIC:0,1,2")
     return name, [int(part) for part in parts] or None

@@ -24,6 +24,7 @@ from penstock.cli.options import (
     duration_ms,
     example,
     given_not_empty,
+    new_file,
 )
 from penstock.cli.output import keep_code, print_record, print_rows
 from penstock.cli.usage import typed
@@ -201,7 +202,12 @@ def token(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write it to this file, which only you can read."),
+        typer.Option(
+            "--out",
+            help="Write it to this file, which only you can read.",
+            parser=new_file,
+            metavar="FILE",
+        ),
     ] = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,

@@ -189,6 +189,15 @@ def directory(text: str) -> Path:
     return Path(text)
 
 
+def new_file(text: str) -> Path:
+    """Parser of options that name a file to write."""
+    if not text:
+        raise typer.BadParameter("it is empty (an unset variable?)")
+    if Path(text).is_dir():
+        raise typer.BadParameter(f"{text} is a directory, not a file")
+    return Path(text)
+
+
 def example(*lines: str) -> str:
     """The epilog of every command: lines to copy."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

@@ -26,26 +26,26 @@ Rendering: TypeAlias = "Callable[[Iterable[Record]], Iterator[bytes]]"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a record must be. `key`: exactly this one. `text`: somewhere in the value."""
+    """What a record must be. `key`: exactly this one. `text`: somewhere in the value, which is
+    read as UTF-8."""
 
     key: bytes | None = None
-    text: re.Pattern[bytes] | None = None
+    text: re.Pattern[str] | None = None
 
     def matches(self, record: "Record") -> bool:
         if self.key is not None and record.key != self.key:
             return False
-        return self.text is None or (
-            record.value is not None and self.text.search(record.value) is not None
-        )
+        if self.text is None:
+            return True
+        # What is not UTF-8 becomes what Python makes of such an argument.
+        value = record.value
+        return value is not None and bool(self.text.search(value.decode(errors="surrogateescape")))
 
 
 def make_filter(key: str | None, grep: str | None) -> Filter:
     """Raises WrongUsageError for a pattern that is none."""
     text = None if grep is None else _pattern(grep, "--grep")
-    return Filter(
-        None if key is None else key.encode(),
-        None if text is None else re.compile(text.pattern.encode()),
-    )
+    return Filter(None if key is None else key.encode(), text)
 
 
 def choose_topics(admin: "Admin", given: Sequence[str], *, regex: bool) -> list[str]:

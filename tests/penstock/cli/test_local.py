@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
@@ -115,6 +116,8 @@ class TestDetached:
         assert processes_of(tmp_path) == {}
         batches = program.ok("dump-log", "--data-dir", data, "-o", "json").splitlines()
         assert [json.loads(line)["records"] for line in batches] == [1]
+        as_yaml = program.ok("dump-log", "--data-dir", data, "-o", "yaml")
+        assert list(yaml.safe_load_all(as_yaml)) == [json.loads(line) for line in batches]
         assert "high watermark 1, log end 1" in program.ok("dump-log", "--data-dir", data)
 
         write_manifest(tmp_path, patient=True, brokers=3, partitions=4)

@@ -72,6 +72,28 @@ def test_records_by_key_and_text(key: str | None, grep: str | None, matching: li
 
 
 @pytest.mark.parametrize(
+    ("grep", "matching"),
+    [
+        (r"\u00e9", ["café"]),
+        ("(?u)x", ["x"]),
+        ("[äö]", []),
+        ("(?i)É", ["café"]),
+        ("^.$", ["ü", "x", b"\xff"]),
+        (os.fsdecode(b"\xff"), [b"\xff"]),
+    ],
+)
+def test_a_pattern_means_characters_not_bytes(grep: str, matching: list[str | bytes]) -> None:
+    values: list[str | bytes] = ["café", "ü", "x", b"\xff"]
+    wanted = make_filter(None, grep)
+    found = [
+        one
+        for one in values
+        if wanted.matches(record(None, one if isinstance(one, bytes) else one.encode()))
+    ]
+    assert found == matching
+
+
+@pytest.mark.parametrize(
     ("text", "delimiter"),
     [
         (None, b"\n"),

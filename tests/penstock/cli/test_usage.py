@@ -13,6 +13,7 @@ from penstock.cli.main import app
 from penstock.core.authorization.checks import PRINCIPAL_FORMS
 
 FILE = __file__
+FOLDER = str(Path(__file__).parent)
 LIBRARIES = ("pydantic", "typer", "Input should", "Value error", "Invalid value", "Traceback")
 
 
@@ -161,12 +162,14 @@ WRONG_TEXTS: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("acl allow OPERATION…", ["acl", "allow", "cert:ada", "fly", "-t", "t"], "no operation"),
     ("acl can-i KIND", ["acl", "can-i", "read", "box", "t"], "'box' is none of topic, group"),
     ("acl can-i NAME", ["acl", "can-i", "read", "topic", ""], "give a name"),
+    ("acl can-i --as", ["acl", "can-i", "read", "topic", "t", "--as", ""], "--as is empty"),
     ("acl can-i OPERATION", ["acl", "can-i", "fly", "topic", "t"], "'fly' is no operation"),
     ("consume --delimiter", ["consume", "t", "-D", r"\q"], r"\q means nothing"),
     ("consume --format", ["consume", "t", "-f", "%q"], "--format has '%q' at position 0"),
     ("consume --grep", ["consume", "t", "--grep", "("], "--grep is '('"),
     ("consume --group", ["consume", "t", "-g", LONG], "at most 249 characters"),
     ("consume --key-delimiter", ["consume", "t", "-K", "", "--output", "json"], "leave out"),
+    ("consume --null", ["consume", "t", "-Z", "", "--output", "json"], "leave out"),
     ("consume --offset", ["consume", "t", "-o", "soon"], "--offset is 'soon'; it must be"),
     ("consume --to", ["consume", "t", "--to", "@soon"], "--to has the time 'soon'; it must be"),
     ("drain --node", ["drain", "air", "--node", "a", "--broker", "1"], "--node or --broker"),
@@ -177,6 +180,7 @@ WRONG_TEXTS: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("group describe GROUP", ["group", "describe", "a\nb"], "it must be printable text"),
     ("group offsets GROUP", ["group", "offsets", ""], "GROUP is empty"),
     ("group reset --topic", ["group", "reset", "g", "--to-latest", "--topic", "t:x"], "'t:x' must"),
+    ("group reset --topic", ["group", "reset", "g", "--to-latest", "--topic", "t:"], "'t:' must"),
     ("group reset GROUP", ["group", "reset", ""], "GROUP is empty"),
     ("import --from", ["import", "--from", "b:1", "--topics", "t"], "it must be kafka://HOST:PORT"),
     ("import --topics", ["import", "--from", "kafka://b:1", "--topics", ""], "--topics is empty"),
@@ -367,6 +371,9 @@ def wrong_values(command: str, parameter: Any) -> Iterator[tuple[str, str]]:
     if parser == "directory":
         yield "", f"{name} is empty (an unset variable?)"
         yield FILE, f"{name}: {FILE} is a file, not a directory"
+    elif parser == "new_file":
+        yield "", f"{name} is empty (an unset variable?)"
+        yield FOLDER, f"{name}: {FOLDER} is a directory, not a file"
     elif parser:
         yield "some", f"{name} is 'some'; it must be {WANTED[parser]}"
     elif kind in NUMBERS:

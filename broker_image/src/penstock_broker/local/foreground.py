@@ -264,7 +264,8 @@ def progress_in(lines: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def stop_signals(later: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, once.
+    """Inside the block, SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, once; not one that is
+    ignored, as SIGHUP by `nohup`.
 
     Every further signal calls `later` instead, so that it does not interrupt the clean stop that
     the first one began. Main thread only.
@@ -280,7 +281,8 @@ def stop_signals(later: Callable[[], None]) -> Iterator[None]:
         later()
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    heeded = [one for one in numbers if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield
     finally:

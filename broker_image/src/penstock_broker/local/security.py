@@ -325,6 +325,10 @@ def _is_due(path: Path) -> bool:
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb", opener=private) as file:
-        file.write(content)
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb", opener=private) as file:
+            file.write(content)
+        temporary.replace(path)
+    except BaseException:  # it may be a token
+        temporary.unlink(missing_ok=True)
+        raise
