@@ -286,6 +286,28 @@ async def test_headers_count_to_what_a_search_may_read(
     assert (len(found.records), found.stopped) == (2, "1 MiB were read")
 
 
+async def test_what_a_limit_cuts_off_is_older_than_what_is_shown(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("large", partitions=1)
+    with Producer(cluster.bootstrap, batch_bytes=4_000) as producer:
+        for number in range(2_000):
+            producer.send("large", b"%04d" % number + bytes(1_000))
+    monkeypatch.setattr("penstock.ui.records.SCAN_BYTES", 1 << 20)
+    async with AsyncAdmin(cluster.bootstrap) as admin:
+        topic = (await admin.describe_topics(["large"]))["large"]
+    records = Records(cluster.bootstrap)
+    newest = await records.find(topic, Wanted(text="1999"))
+    assert [one.offset for one in newest.records] == [1_999]
+    assert newest.stopped == "1 MiB were read"
+    assert (await records.find(topic, Wanted(text="0003"))).records == ()
+    monkeypatch.setattr("penstock.ui.records.SCAN_BYTES", 20_000)
+    last = await records.find(topic, Wanted(count=200))
+    offsets = [one.offset for one in last.records]
+    assert offsets == list(range(1_999, 1_999 - len(offsets), -1))
+    assert 18 <= len(offsets) <= 20
+
+
 async def test_a_search_back_has_an_end_and_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

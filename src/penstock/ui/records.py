@@ -1,9 +1,8 @@
 """Reads some records of a topic for a page, within limits of records, bytes and time.
 
-    last N:        begins N offsets before the end of each partition, and goes further back, up to
-                   SCAN_RECORDS, while it has fewer than N: markers of transactions, what was
-                   aborted and what was compacted have offsets, too
-    with a filter: begins SCAN_RECORDS before the end, and keeps the last that match
+    last N:        begins a few offsets before the end of each partition, and goes further back in
+                   longer steps, up to SCAN_RECORDS, while it has fewer than N that match: so what
+                   a limit cuts off is older than what is shown
     since a time:  begins there, and keeps the first ones
 
 Reading uses an ordinary consumer of committed records, without a group: it commits nothing. What a
@@ -13,7 +12,7 @@ limit cuts off is told, never hidden. At most AT_ONCE searches run, the others w
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final, Unpack
 
@@ -36,6 +35,8 @@ AT_ONCE: Final = 3
 SCAN_RECORDS: Final = 20_000
 """Of all partitions together, if there is a filter."""
 SCAN_BYTES: Final = 16 << 20
+BEGIN: Final = 8
+"""Offsets, of all partitions together: they may be large ones."""
 FURTHER: Final = 4
 """How many times as many offsets are looked at, if there were too few records in the last ones."""
 TIME_S: Final = 6.0
@@ -95,21 +96,11 @@ class Records:
         self, ranges: Mapping[TopicPartition, _Range], wanted: Wanted, skipped: list[str]
     ) -> Page:
         search, deadline = _Search(wanted), monotonic() + TIME_S
-        most = SCAN_RECORDS // len(ranges)
-        length = looked = wanted.count
         async with self._consumer() as consumer:
-            await _read(consumer, search, ranges, deadline)
-            while search.wants_older:
-                length = min(FURTHER * length, most - looked)
-                ranges = {where: one.before(max(length, 1)) for where, one in ranges.items()}
-                ranges = {where: one for where, one in ranges.items() if one.start < one.end}
-                if not ranges:
-                    break
-                if length <= 0:
-                    search.stopped = f"the last {looked:,} offsets of each partition were looked at"
-                    break
+            if wanted.since_ms is None:
+                await _read_back(consumer, search, ranges, deadline)
+            else:
                 await _read(consumer, search, ranges, deadline)
-                looked += length
         return search.page(skipped)
 
     def _consumer(self) -> AsyncConsumer:
@@ -123,6 +114,30 @@ class Records:
             **self._options,
         )
         return AsyncConsumer(self._bootstrap, config)
+
+
+async def _read_back(
+    consumer: AsyncConsumer,
+    search: "_Search",
+    ranges: Mapping[TopicPartition, _Range],
+    deadline_s: float,
+) -> None:
+    """From the ends of these ranges to where the logs begin, as far as the search wants."""
+    ranges = {where: replace(one, start=one.end) for where, one in ranges.items()}
+    most = max(1, SCAN_RECORDS // len(ranges))
+    looked, length = 0, max(1, BEGIN // len(ranges))
+    while search.wants_older:
+        length = min(length, most - looked)
+        ranges = {where: one.before(max(length, 1)) for where, one in ranges.items()}
+        ranges = {where: one for where, one in ranges.items() if one.start < one.end}
+        if not ranges:
+            return
+        if length <= 0:
+            search.stopped = f"the last {looked:,} offsets of each partition were looked at"
+            return
+        await _read(consumer, search, ranges, deadline_s)
+        looked += length
+        length = max(1, min(FURTHER * length, search.fitting // len(ranges)))
 
 
 async def _read(
@@ -158,6 +173,7 @@ class _Search:
         self._newer: list[Record] = []
         self.left: set[TopicPartition] = set()
         self.scanned = 0
+        self._offsets = 0
         self._bytes = 0
         self.stopped = ""
 
@@ -166,13 +182,18 @@ class _Search:
         self._newer = self._all()
         self._found = {}
         self._ranges = ranges
+        self._offsets += sum(one.end - one.start for one in ranges.values())
         self.left = {where for where, one in ranges.items() if one.start < one.end}
 
     @property
     def wants_older(self) -> bool:
-        """Fewer than the last N were found. With a filter, all that may be read was."""
-        last = not self._first and not self._wanted.is_filtered
-        return last and not self.stopped and len(self._all()) < self._wanted.count
+        """Fewer than the last N were found."""
+        return not self.stopped and len(self._all()) < self._wanted.count
+
+    @property
+    def fitting(self) -> int:
+        """How many more offsets may be looked at, if they are as large as those that were."""
+        return self._offsets * (SCAN_BYTES - self._bytes) // max(self._bytes, 1)
 
     @property
     def is_over(self) -> bool:
@@ -202,6 +223,9 @@ class _Search:
 
     def page(self, skipped: list[str]) -> Page:
         """The newest first; since a time, the oldest first."""
+        if self._newer and self.stopped and not self._wanted.is_filtered:
+            for where in self.left:  # newer ones than these were cut off
+                self._found.pop(where, None)
         found = self._all()
         found.sort(
             key=lambda one: (one.timestamp_ms, one.partition, one.offset), reverse=not self._first
@@ -259,13 +283,7 @@ async def _ranges(
             )
             for one in named
         }
-    back = max(wanted.count, SCAN_RECORDS // len(named)) if wanted.is_filtered else wanted.count
-    return {
-        one: _Range(
-            max(starts[one].offset, ends[one].offset - back), ends[one].offset, starts[one].offset
-        )
-        for one in named
-    }
+    return {one: _Range(starts[one].offset, ends[one].offset, starts[one].offset) for one in named}
 
 
 def _absent(where: TopicPartition, offset: int) -> MisuseError:

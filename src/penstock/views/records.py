@@ -294,10 +294,12 @@ def empty_note(page: Page, wanted: Wanted, topic: str) -> str:
     if page.skipped and not page.scanned:
         return "No record could be read; see above."
     if wanted.is_filtered:
-        return (
-            f"None of the {page.scanned:,} records looked at matches. "
-            "Give an earlier time to look further back."
-        )
+        none = f"None of the {page.scanned:,} records looked at matches."
+        if wanted.since_ms is None:
+            return f"{none} Give a time to look further back." if page.stopped else none
+        if page.stopped:
+            return f"{none} Give a later time to look further on."
+        return f"{none} Give an earlier time to look further back."
     if page.stopped:
         return f"No record was found: {page.stopped}. Give a time to look elsewhere."
     if wanted.since_ms is not None:
