@@ -13,6 +13,7 @@ from support.waiting import wait_until_async
 from penstock.core.topic import CleanupPolicy
 from penstock.core.types import Offset, ReplicaKey, TopicId
 from penstock.core.wall_clock import HOLD_MS
+from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.maintenance.clock_watch import ClockWatch
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.replication.replica import Replica
@@ -22,8 +23,8 @@ from penstock_broker.store.interface import Slot
 class Scene(LedPartitions):
     """Five records in a topic that keeps a week."""
 
-    def __init__(self) -> None:
-        super().__init__({"t": ("id-t", 1)})
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__({"t": ("id-t", partitions)})
         self.clock = JumpingClock()
         self.clock.wall.look()  # as the session does when the process starts
         self.topics_config |= {"retention.ms": str(7 * DAY_MS)}
@@ -121,6 +122,35 @@ async def test_settings_that_change_during_a_look_decide(monkeypatch: pytest.Mon
             assert await scene.log_start() == 0
         replica.config = settings
         assert await scene.log_start() == 5
+
+
+@pytest.mark.parametrize("code", [ErrorCode.DATA_CORRUPTED, ErrorCode.STORAGE_FAILED])
+async def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_retention(
+    monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    scene = Scene(partitions=3)
+    scene.topics_config |= {"retention.bytes": "0"}
+    async with running(scene):
+        replicas = sorted(scene.replicas.by_key.values(), key=lambda one: one.key.partition)
+        for replica in replicas:
+            await Transactor(scene.replicas, replica).send(None, 5)
+        await wait_until_async(
+            lambda: all(one.marks.high_watermark == 5 for one in replicas), what="they are in"
+        )
+        look, broken = scene.store.retention_start, replicas[0]
+
+        def breaks(slot: Slot, **limits: Any) -> Offset | None:
+            if slot == broken.slot:
+                raise ClusterError("a block of the index", code)
+            return look(slot, **limits)
+
+        monkeypatch.setattr(scene.store, "retention_start", breaks)
+        await scene.retention._round()
+        assert await scene.writer.drained(60)
+        assert [one.marks.log_start_offset for one in replicas] == [0, 5, 5]
+        is_damage = code is ErrorCode.DATA_CORRUPTED
+        assert (broken.key in scene.replicas.damage.found) is is_damage, "it is reported"
+        await scene.retention._round()
 
 
 def test_a_controller_of_an_older_release_does_not_tell_its_time_and_nothing_is_compared() -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from penstock.core.replication.contract_leader import LogStartMoved
+from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset
 from penstock.errors import PenstockError
 from penstock_broker.clock import Clock
@@ -73,9 +74,11 @@ class Retention:
             (replica, replica.marks.last_stable_offset, replica.config) for replica in replicas
         ]
 
-        def blocking() -> list[Offset | None]:
-            return [
-                self._store.retention_start(
+        def start_of(
+            replica: Replica, end: Offset, config: TopicConfig
+        ) -> Offset | PenstockError | None:
+            try:
+                return self._store.retention_start(
                     replica.slot,
                     older_than_ms=_limit(config.retention_ms, now.ms - config.retention_ms)
                     if now.is_trusted
@@ -83,13 +86,23 @@ class Retention:
                     max_bytes=_limit(config.retention_bytes, config.retention_bytes),
                     end=end,
                 )
-                for replica, end, config in asked
-            ]
+            except PenstockError as error:  # of this log, and no reason to keep the others
+                return error
+
+        def blocking() -> list[Offset | PenstockError | None]:
+            return [start_of(*one) for one in asked]
 
         starts = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
         for (replica, _, config), start in zip(asked, starts, strict=True):
+            if isinstance(start, PenstockError):
+                _events.error(
+                    "retention failed; trying again later",
+                    partition=str(replica),
+                    reason=str(start),
+                )
+                self._replicas.unreadable(replica, start)
             # By other settings than those of now, it may be too much: the next round decides.
-            if start is not None and replica.config == config:
+            elif start is not None and replica.config == config:
                 _events.info(
                     "log start moved",
                     partition=str(replica),
