@@ -83,6 +83,7 @@ class World:
         self.parts = parts
         self.read: list[tuple[Slot, int]] = []
         self.lost: set[tuple[Slot, int]] = set()
+        self.failing: set[Slot] = set()
         self.clock = Timeless()
         self.full = False
         self.registry = CollectorRegistry()
@@ -113,6 +114,8 @@ class World:
     def _read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
         self.read.append((slot, offset))
         found = self._store_read(slot, offset, max_bytes, end)
+        if slot in self.failing:
+            raise ClusterError("the disk does not answer", ErrorCode.STORAGE_FAILED)
         good = next((n for n, b in enumerate(found) if (slot, b.base_offset) in self.lost), None)
         if good == 0:
             raise ClusterError(f"offset {offset} has a wrong CRC", ErrorCode.DATA_CORRUPTED)
@@ -217,6 +220,22 @@ async def test_damage_is_told_and_the_log_is_read_first_once_it_is_mended() -> N
         await until(lambda: not world.scrub.status().due, "all is read")
         assert world.passes(T) == 1
         assert world.scrub.status().damage_found == 1
+
+
+async def test_a_log_that_cannot_be_read_lets_others_go_first_and_is_tried_again() -> None:
+    async with scrubbed() as world:
+        world.failing.add(world.slot(T))
+        world.scrub._want(T, Urgency.UNKNOWN)
+        await until(lambda: world.passes(T) == 1, "it has failed")
+        world.clock.shown_ms += 8 * DAY_MS
+        world.scrub._urgent.set()
+        await until(lambda: world.scrub._logs[U].since_ms == world.clock.shown_ms, "U is read")
+        failed = world.passes(T)
+        world.failing.clear()
+        world.clock.shown_ms += 60_000
+        world.scrub._urgent.set()
+        await until(lambda: not world.scrub.status().due, "both are read")
+        assert world.passes(T) > failed
 
 
 async def test_nothing_is_read_while_the_disk_is_full() -> None:

@@ -37,6 +37,7 @@ from penstock_broker.store.interface import LogStore, Slot
 _CHUNK_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 10.0
 _MINUTE_S: Final = 60.0
+_AGAIN_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _events = EventLog("scrub")
 _T = TypeVar("_T")
@@ -94,6 +95,8 @@ class Scrub:
         self._executor = ThreadPoolExecutor(1, "scrub")
         self._reader = LogReader(store, self._executor, replicas.unreadable)
         self._logs: dict[ReplicaKey, ScrubProgress] = {}
+        self._failed_ms: dict[ReplicaKey, int] = {}
+        """When a log could not be read for another reason than damage: others come first."""
         self._stored = scrub_record.Record()
         self._loaded = False
         self._save_due_s = self._measure_due_s = 0.0
@@ -124,6 +127,7 @@ class Scrub:
     def _want(self, key: ReplicaKey, urgency: Urgency) -> None:
         known = self._logs.get(key, ScrubProgress(self._clock.wall_ms()))
         self._logs[key] = known.wanted(urgency)
+        self._failed_ms.pop(key, None)
         self._urgent.set()
 
     def status(self) -> ScrubStatus:
@@ -227,8 +231,12 @@ class Scrub:
         return [key for key in self._replicas.by_key if key in self._logs and key not in damaged]
 
     def _next(self) -> Replica | None:
-        logs = {key: self._logs[key] for key in self._scrubbed()}
-        key = next_due(logs, self._clock.wall_ms(), self._interval_ms)
+        now_ms = self._clock.wall_ms()
+        self._failed_ms = {
+            key: at_ms for key, at_ms in self._failed_ms.items() if 0 <= now_ms - at_ms < _AGAIN_MS
+        }
+        logs = {key: self._logs[key] for key in self._scrubbed() if key not in self._failed_ms}
+        key = next_due(logs, now_ms, self._interval_ms)
         return None if key is None else self._replicas.by_key[key]
 
     # ------------------------------------------------------------ one log
@@ -281,8 +289,10 @@ class Scrub:
 
     async def _failed(self, replica: Replica, error: PenstockError) -> None:
         if error.code is not ErrorCode.DATA_CORRUPTED:
-            _events.warning("log not scrubbed; trying again", replica=replica, reason=str(error))
-            await self._clock.sleep(_LOOK_S)
+            _events.warning(
+                "log not scrubbed; trying again later", replica=replica, reason=str(error)
+            )
+            self._failed_ms[replica.key] = self._clock.wall_ms()
         elif replica.key in self._replicas.damage.found:
             # The reader has told `replicas`. Once it is mended, it is read from its start.
             self._damage_found += 1
