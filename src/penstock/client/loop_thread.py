@@ -123,6 +123,10 @@ class LoopThread:
     def _do_errand(self, call: Callable[[], object], done: "asyncio.Future[None]") -> None:
         try:
             call()
+        except StopIteration as error:  # an asyncio future cannot hold it
+            failure = RuntimeError("the callback raised StopIteration")
+            failure.__cause__ = error
+            self.loop.call_soon_threadsafe(_fail, done, failure)
         except Exception as error:  # noqa: BLE001 - raised again by who asked
             self.loop.call_soon_threadsafe(_fail, done, error)
         else:

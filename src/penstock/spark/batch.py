@@ -43,7 +43,7 @@ class BatchReader(DataSourceReader):
         """The tasks. Raises PenstockError with one line for everything a user can fix."""
         client = self._connect(self._options)
         view = client.view()
-        require_selected(self._options.selection, view, ())
+        require_selected(self._options.selection, view)
         begin = resolve(client, self._starting, view.ends, "startingOffsets")
         end = resolve(client, self._ending, view.ends, "endingOffsets")
         self._check_order(begin, end)

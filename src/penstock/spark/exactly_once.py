@@ -18,7 +18,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -86,12 +86,10 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         """Decides. Raises PenstockError: the query fails, and its restart replays the batch."""
         commit(self._options, messages, wait_visible_ms=0)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
         """Aborts what is open, unless the batch is committed. If no task could tell what it has
-        written, only a txnAppId names it: the query's id is known to tasks alone."""
-        app_id = self._options.app_id
-        unnamed = app_id and batch_run(self._options, app_id, JOBS, self._run, batchId)
-        abort(self._options, messages, unnamed or None)
+        written, nothing: Spark makes another writer for this call, which does not know the run."""
+        abort(self._options, messages)
 
 
 class ExactlyOnceBatchWriter(DataSourceArrowWriter):
@@ -150,7 +148,7 @@ def write_branch(
     try:
         branch = branches.begin(run, *attempt)
     except PenstockError:
-        _close((os.getpid(), options, run.application_id))
+        _close(_key(options, run.application_id))
         raise
     if branch is None:
         rows, digest = _count_all(options, chain((first,), filled))
@@ -199,7 +197,7 @@ def _give_up(options: SinkOptions, app_id: str, branches: "Branches") -> None:
         branches.abort(ABORT_S)
     except PenstockError as error:
         _log.warning("a branch of %r is not aborted yet: %s", app_id, error.message)
-    _close((os.getpid(), options, app_id))
+    _close(_key(options, app_id))
 
 
 def batch_run(
@@ -264,7 +262,7 @@ def commit(
         )
     except PenstockError as error:
         if error.code is ErrorCode.CLUSTER_ID_MISMATCH:
-            _close((os.getpid(), options, decision.run.application_id))
+            _close(_key(options, decision.run.application_id))
         raise timed_out(error, options.transaction_timeout_ms) from None
     check_outcome(decision, outcome, options.on_replay_mismatch)
 
@@ -278,8 +276,8 @@ def abort(
     also calls this if a commit raised although it took effect: the ledger knows that, and nothing
     is done.
 
-    `unnamed`: the run, if no message names it: worker processes that were killed send none. The
-    coordinator knows it by its execution.
+    `unnamed`: the run of a job, if no message names it: worker processes that were killed send
+    none. The coordinator knows it by its execution.
     """
     decision = decision_of(messages)
     run = unnamed if decision is None else decision.run
@@ -299,12 +297,17 @@ def abort(
 
 def _producer(options: SinkOptions, app_id: str) -> "Producer":
     """This process's producer for the application."""
-    key = (os.getpid(), options, app_id)
+    key = _key(options, app_id)
     if key not in _producers:
         while len(_producers) >= PRODUCERS_MAX:
             _close(next(iter(_producers)))
         _producers[key] = make_producer(options, app_id)
     return _producers[key]
+
+
+def _key(options: SinkOptions, app_id: str) -> tuple[int, SinkOptions, str]:
+    """Without the version: foreachBatch writes each batch with another one."""
+    return os.getpid(), replace(options, version=None), app_id
 
 
 def _close(key: "tuple[int, SinkOptions, str]") -> None:

@@ -107,17 +107,16 @@ def require_still_selected(selection: Selection, read_before: Iterable[TopicPart
             )
 
 
-def require_selected(selection: Selection, view: LogView, read_before: Iterable[str]) -> None:
+def require_selected(selection: Selection, view: LogView) -> None:
     """Raises ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION) for names that do not exist.
 
-    Topics in `read_before` are not checked. A pattern may match nothing yet.
+    Look for losses first: what was read before is no mistake. A pattern may match nothing yet.
     """
-    excused = set(read_before)
     match selection:
         case Subscribe(topics):
             existing = {tp.topic for tp in view.ends}
             for topic in topics:
-                if topic not in existing and topic not in excused:
+                if topic not in existing:
                     raise ClusterError(
                         f"option subscribe names topic {topic}, which does not exist; create it "
                         "first, or correct the name",
@@ -125,7 +124,7 @@ def require_selected(selection: Selection, view: LogView, read_before: Iterable[
                     )
         case Assign(partitions):
             for tp in partitions:
-                if tp not in view.ends and tp.topic not in excused:
+                if tp not in view.ends:
                     raise ClusterError(
                         f"option assign names {tp}, which does not exist; correct topic or "
                         "partition",

@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self, offset: Symbolic) -> tuple[Marks, Marks]:
         """Where batch 0 begins, twice: the user's words, resolved once per process."""
         view = self._bounded(self._client().view(), {})
-        require_selected(self._options.selection, view, ())
+        require_selected(self._options.selection, view)
         if self._resolved is None:
             client = self._client()
             self._resolved = resolve(client, offset.start, view.ends, "startingOffsets")
@@ -203,9 +203,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             require_still_selected(self._options.selection, offset.positions)
         unseen_before = self._out_of_sight
         view = self._settled(Known(offset.positions, offset.topic_ids))
-        if self._options.fail_on_data_loss:
-            read_before = {tp.topic for tp in offset.positions}
-            require_selected(self._options.selection, view, read_before)
         bounded = self._bounded(view, offset.positions)
         new = bounded.ends.keys() - offset.positions.keys()
         # Records of a new partition that have already been deleted are a loss like any other.
@@ -214,9 +211,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if new or not all(loss.out_of_sight for loss in losses):
             view = replace(view, starts=starts(self._client(), view.ends))
             losses = find_losses(known, view)
+        elif self._skips_lost_offsets():
+            waiting = backlog(offset.positions, bounded.ends)
+            view = replace(view, starts=starts(self._client(), waiting))
+            losses = find_losses(known, view)
         self._view = bounded
-        if losses and self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss:
             raise_losses(losses)
+            require_selected(self._options.selection, view)
         current = dict(known.positions)
         begins = {tp: view.starts[tp] for tp in new}
         for loss in losses:
@@ -230,6 +232,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 begins[loss.partition] = loss.resume_at
         return current | begins, begins
+
+    def _skips_lost_offsets(self) -> bool:
+        """Whether to look for deleted records before a batch is admitted: the limit is for records
+        that are left. Otherwise, `partitions` finds them."""
+        o = self._options
+        limited = o.max_offsets_per_trigger is not None or o.max_bytes_per_trigger is not None
+        return limited and not o.fail_on_data_loss
 
     def _warn_of_absence(self, loss: Loss) -> None:
         selection, why = self._options.selection, loss.message

@@ -370,6 +370,24 @@ def test_retention_past_the_position_fails_the_query_or_is_skipped() -> None:
     assert tolerant.trigger() == [span(P0, 20, 30)]
 
 
+@pytest.mark.parametrize(
+    "limit", [{"maxOffsetsPerTrigger": "10"}, {"maxBytesPerTrigger": "1000"}], ids=["rows", "bytes"]
+)
+def test_a_limit_is_not_spent_on_records_that_retention_has_deleted(
+    limit: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = SmallCluster({P0: 10, P1: 5})
+    query = RunningQuery(cluster, failOnDataLoss="false", **limit)
+    query.trigger()
+    cluster.ends, cluster.starts = {P0: 1_015, P1: 5}, {P0: 1_000, P1: 5}
+    assert query.trigger() == [span(P0, 1_000, 1_010)]
+    assert "orders/0 lost 990 records to retention" in caplog.text
+    assert query.trigger() == [span(P0, 1_010, 1_015)]
+    assert query.trigger() is None
+    query.restart()
+    assert query.planned(1) == [span(P0, 1_000, 1_010)]
+
+
 def test_a_topic_that_vanished_fails_the_query_or_is_read_from_the_start_of_the_next() -> None:
     cluster = SmallCluster({P0: 10, P1: 10})
     query = RunningQuery(cluster)
@@ -613,6 +631,21 @@ def test_a_topic_that_never_was_is_the_users_mistake() -> None:
         RunningQuery(SmallCluster({})).trigger()
     with pytest.raises(ClusterError, match="option assign names orders/7, which does not exist"):
         RunningQuery(SmallCluster({P0: 1}), assign='{"orders": [0, 7]}').trigger()
+
+
+def test_a_partition_added_at_a_restart_that_never_was_is_the_users_mistake() -> None:
+    cluster = SmallCluster({P0: 1})
+    query = RunningQuery(cluster, assign='{"orders": [0]}')
+    query.trigger()
+    query.options = options_of(assign='{"orders": [0, 7]}')
+    cluster.selection = query.options.selection
+    query.restart()
+    with pytest.raises(ClusterError, match="option assign names orders/7, which does not") as ended:
+        query.trigger()
+    assert ended.value.code is ErrorCode.UNKNOWN_PARTITION
+    cluster.ends = {}
+    with pytest.raises(DataLossError, match="orders/0 does not exist, or this user may not see"):
+        query.trigger()
 
 
 def test_a_checkpoint_of_another_source_is_refused() -> None:

@@ -53,23 +53,37 @@ class HandlerCalls:
         self._threads.shutdown(wait=False)
 
     async def _call(self, record: Record) -> None:
-        if self._is_async:
-            answer = self._handler(record)
-        else:
-            answer = await self._begin(record)
-        if inspect.isawaitable(answer):  # also of what did not look like an async function
-            await answer
+        try:
+            if self._is_async:
+                answer = self._handler(record)
+            else:
+                answer = await self._begin(record)
+            if inspect.isawaitable(answer):  # also of what did not look like an async function
+                await answer
+        except asyncio.CancelledError as error:
+            lane = asyncio.current_task()
+            if lane is None or lane.cancelling():
+                raise
+            # Not by the pool: what the handler waited for was cancelled.
+            raise RuntimeError("the handler was cancelled") from error
 
     def _begin(self, record: Record) -> Awaitable[Awaitable[None] | None]:
         """The plain handler, in one of the threads."""
         loop = asyncio.get_running_loop()
         try:
-            return loop.run_in_executor(self._threads, self._handler, record)
+            return loop.run_in_executor(self._threads, self._in_thread, record)
         except RuntimeError as error:
             if refused_at_exit(error):
                 raise
             self._threadless = True
             raise _no_thread(record, self._workers, error) from error
+
+    def _in_thread(self, record: Record) -> Awaitable[None] | None:
+        """The plain handler. An asyncio future cannot hold a StopIteration."""
+        try:
+            return self._handler(record)
+        except StopIteration as error:
+            raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _no_thread(record: Record, workers: int, cause: RuntimeError) -> PenstockError:

@@ -21,7 +21,7 @@ from penstock.client import Admin, ConsumedBatch, Consumer, Producer, TopicParti
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment, Returned
 from penstock.client.consumer.fetch_state import FetchState
-from penstock.client.loop_thread import LoopThread, shared_loop
+from penstock.client.loop_thread import LoopThread, errand, shared_loop
 from penstock.client.transaction.handle import AsyncTransaction
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
@@ -480,6 +480,19 @@ def test_a_sync_call_inside_the_clients_own_loop_is_refused_not_a_deadlock(
 
     with pytest.raises(MisuseError, match="event loop"):
         loop.run(call())
+
+
+def test_a_callback_that_raises_stop_iteration_ends_the_call_that_waits_for_it() -> None:
+    def on_assigned() -> None:
+        next(iter(()))
+
+    async def poll() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await errand(on_assigned)
+
+    with pytest.raises(RuntimeError, match="the callback raised StopIteration") as ended:
+        shared_loop().run_with_errands(poll())
+    assert isinstance(ended.value.__cause__, StopIteration)
 
 
 def test_an_answer_for_an_event_loop_that_is_closed_is_not_reported(

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -139,6 +139,62 @@ async def test_a_record_that_fails_for_good_goes_to_the_dead_letters_with_its_ca
     assert headers["penstock-dlt-error"] == b"ValueError: cannot do 7"
     assert headers["penstock-dlt-attempts"] == b"3"
     assert {"penstock-dlt-partition", "penstock-dlt-offset"} <= headers.keys()
+
+
+async def waits_for_what_is_cancelled(_: Record) -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+def asks_for_what_is_cancelled(_: Record) -> None:
+    future: Future[None] = Future()
+    future.cancel()
+    future.result()
+
+
+def finds_nothing(record: Record) -> None:
+    next(number for number in range(7) if b"%d" % number == record.value)
+
+
+@pytest.mark.parametrize(
+    ("fails", "cause"),
+    [
+        (waits_for_what_is_cancelled, b"RuntimeError: the handler was cancelled"),
+        (asks_for_what_is_cancelled, b"RuntimeError: the handler was cancelled"),
+        (finds_nothing, b"RuntimeError: the handler raised StopIteration"),
+    ],
+    ids=["async", "plain", "next"],
+)
+async def test_a_handler_that_is_cancelled_or_raises_stop_iteration_has_failed(
+    shared_broker: Cluster,
+    name: str,
+    fails: Callable[[Record], Awaitable[None] | None],
+    cause: bytes,
+) -> None:
+    fill(shared_broker, name, 20, keys=1)
+
+    def handle(record: Record) -> Awaitable[None] | None:
+        return fails(record) if record.value == b"7" else None
+
+    async def handle_in_loop(record: Record) -> None:
+        answer = handle(record)
+        if answer is not None:
+            await answer
+
+    handler = handle_in_loop if asyncio.iscoroutinefunction(fails) else handle
+    config = WorkerConfig(
+        workers=2, retries=0, commit_interval_ms=50, dead_letter_topic=name + ".dlt"
+    )
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handler, config)
+    await run_until(pool, lambda: pool.handled + pool.dead_lettered == 20)
+    assert (pool.handled, pool.dead_lettered) == (19, 1)
+    assert await committed(shared_broker, name, name) == 20
+    async with AsyncConsumer(shared_broker.bootstrap) as consumer:
+        read = await consumer.read_to_end(name + ".dlt")
+    (letter,) = (record for batch in read.batches for record in batch.records())
+    assert letter.value == b"7"
+    assert dict(letter.headers)["penstock-dlt-error"] == cause
 
 
 async def test_without_dead_letters_a_failure_stops_the_pool_and_is_not_committed(
