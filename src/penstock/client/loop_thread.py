@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
@@ -66,8 +67,15 @@ class LoopThread:
         self._clients: set[ClosesAtExit] = set()
         self._ended = False
         self._guard = ProcessGuard("client")
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._turn, name=name, daemon=True)
         self._thread.start()
+
+    def _turn(self) -> None:
+        """Until `close`. The loop also ends when a task calls `sys.exit`, as a user's handler may:
+        whoever waits for that task gets it, and the clients of others go on."""
+        while not self._ended:
+            with suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs `work` in the loop and returns its result; Ctrl-C cancels it and propagates."""

@@ -495,6 +495,24 @@ def test_a_callback_that_raises_stop_iteration_ends_the_call_that_waits_for_it()
     assert isinstance(ended.value.__cause__, StopIteration)
 
 
+def test_a_task_that_exits_ends_its_own_call_and_no_other() -> None:
+    async def child() -> None:
+        sys.exit(3)
+
+    async def exits() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(child())
+
+    async def goes_on() -> int:
+        return 7
+
+    for run in (shared_loop().run, shared_loop().run_with_errands):
+        with pytest.raises(SystemExit) as ended:
+            run(exits())
+        assert ended.value.code == 3
+        assert run(goes_on()) == 7
+
+
 def test_an_answer_for_an_event_loop_that_is_closed_is_not_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -358,6 +358,32 @@ def test_plain_functions_run_in_threads_beside_each_other(
         assert sum(offset.offset for offset in kept if offset is not None) == 4
 
 
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_handler_that_exits_ends_the_run_and_its_record_is_read_again(
+    shared_broker: Cluster, name: str, kind: str
+) -> None:
+    fill(shared_broker, name, 4, keys=1)
+
+    def handle(record: Record) -> None:
+        if record.value == b"2":
+            sys.exit(3)
+
+    async def handle_in_loop(record: Record) -> None:
+        handle(record)
+
+    config = WorkerConfig(workers=2, dead_letter_topic=name + ".dlt")
+    handler = handle if kind == "plain" else handle_in_loop
+    pool = WorkerPool(shared_broker.bootstrap, name, name, handler, config)
+    with pytest.raises(SystemExit) as ended:
+        pool.run()
+    assert ended.value.code == 3
+    assert pool.core.dead_lettered == 0
+    with Consumer(shared_broker.bootstrap, group_id=name) as consumer:  # which still works
+        places = [TopicPartition(name, number) for number in (0, 1)]
+        kept = consumer.committed(places).values()
+        assert sum(offset.offset for offset in kept if offset is not None) == 2
+
+
 INTERRUPTED = """
 import os, signal, sys
 from penstock.client import WorkerConfig, WorkerPool
