@@ -53,6 +53,13 @@ def test_the_first_ca_is_made_until_one_is_published() -> None:
     assert plan_authority(desired(), seen(trust="")) == ()
 
 
+def test_a_trust_that_somebody_deleted_begins_no_rotation() -> None:
+    """The first Secret went with the rotation before; controllers publish the trust again."""
+    second = owner(SECOND, "one")
+    assert made(seen(second, trust=""), "one") == []
+    assert made(seen(second, trust=""), "two") == [], "once the trust is there"
+
+
 def test_each_request_is_done_once_and_the_secrets_take_turns() -> None:
     first = owner(FIRST)
     assert made(seen(first), "one") == [SECOND]

@@ -13,6 +13,7 @@ from penstock.core.manifest.objects import SecurityMode
 from penstock.kubernetes.connect import connect
 from penstock_operator.defaults import with_defaults
 from penstock_operator.kube import Kube
+from penstock_operator.model import Severity
 from penstock_operator.names import Names
 from penstock_operator.objects import Installation, Section, read_cluster
 from penstock_operator.objects.broker import broker_set
@@ -87,3 +88,29 @@ async def test_a_cluster_gets_the_mode_of_the_brokers_that_another_one_has_orpha
     is_open = mode is SecurityMode.DISABLED
     assert found["spec"].get("security") == (None if is_open else {"mode": mode.value})
     assert read_cluster(found, Installation("penstock-broker:1")).mode is mode
+
+
+async def test_the_mode_that_a_user_sets_meanwhile_stays(api_server: ApiServer) -> None:
+    install_crds(api_server)
+    namespace = api_server.namespace("meanwhile")
+    body = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "flights"}, "spec": {"brokers": 3}}  # fmt: skip
+    path = f"{OURS}/namespaces/{namespace}/clusters"
+    read = api_server.request("POST", path, body)
+    chosen = {"spec": {"security": {"mode": "Disabled"}}}
+    how = "application/merge-patch+json"
+    changed = api_server.request("PATCH", f"{path}/flights", chosen, Content_Type=how)
+    kube = Kube(connect("tests", TIMEOUTS, kubeconfig=str(api_server.kubeconfig)))
+    try:
+        as_it_was, undecided = await with_defaults(kube, read)
+        found, decided = await with_defaults(kube, changed)
+    finally:
+        kube.close()
+    assert as_it_was == read
+    assert undecided is not None
+    assert (undecided.reason, undecided.severity) == ("NotRead", Severity.PROGRESS)
+    wish = read_cluster(read, Installation("penstock-broker:1"), None, undecided)
+    assert not wish.knows(Section.TEMPLATE), "nothing is made from it"
+    assert (found["spec"]["security"], decided) == ({"mode": "Disabled"}, None)
+    stored = api_server.request("GET", f"{path}/flights")
+    assert stored["spec"]["security"] == {"mode": "Disabled"}

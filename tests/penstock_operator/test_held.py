@@ -12,9 +12,10 @@ from penstock_operator.events import Events
 from penstock_operator.held import MOST_S, Held
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
-from penstock_operator.model import Apply, Severity, Wait
+from penstock_operator.model import Apply, MarkRack, Plan, Severity, Wait
 from penstock_operator.objects import Installation
 from penstock_operator.plan import plan_cluster
+from penstock_operator.status import cluster_status
 from penstock_operator.worker import Deps, Worker
 
 WISH = desired()
@@ -35,6 +36,10 @@ class Server(Kube):
         if self.error is not None and wanted["kind"] == BUDGET:
             raise self.error
         return wanted
+
+    async def merge(self, *where: Any, **how: Any) -> dict[str, Any]:
+        assert self.error is not None
+        raise self.error
 
 
 class Bench:
@@ -88,6 +93,19 @@ async def test_another_action_is_not_held(bench: Bench) -> None:
     del bench.world.objects["Service", "flights-bootstrap"]
     await bench.step()
     assert "Service" in bench.server.asked
+
+
+@pytest.mark.parametrize(("status", "stalled"), [(404, "False"), (409, "False"), (403, "True")])
+async def test_no_person_is_called_for_a_pod_that_has_just_gone(
+    bench: Bench, status: int, stalled: str
+) -> None:
+    bench.server.error = KubernetesError("the Kubernetes API refused", status)
+    seen, mark = settled(WISH).observed(), MarkRack("flights-broker-1", "zone-b")
+    now_s = asyncio.get_running_loop().time()
+    waits = await bench.worker._act(BODY, WISH, seen, Plan((mark,)), now_s)
+    assert [wait.reason for wait in waits] == ["ApiServerRefused"]
+    status_of = cluster_status(WISH, seen, Plan(waits=tuple(waits)), {}, "2026-01-01T00:00:00Z")
+    assert {each["type"]: each["status"] for each in status_of["conditions"]}["Stalled"] == stalled
 
 
 @pytest.mark.parametrize("status", [0, 401, 404, 409, 429, 500, 503])

@@ -15,9 +15,9 @@ from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
-from penstock_operator.model import AnswerRequest, Plan, RestartPod
+from penstock_operator.model import AnswerRequest, Observed, Plan, RestartPod, Severity
 from penstock_operator.names import FORCE_ROLL, FORGET_BROKER, REPLACE_VOLUME
-from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects import DesiredCluster, read_cluster
 from penstock_operator.plan import plan_cluster
 
 WISH = desired()
@@ -60,6 +60,49 @@ def test_a_request_without_a_pod_waits_for_one() -> None:
     assert requests(plan_cluster(wish(world, "1@gone"), world.observed())) == [None]
     del world.pods[1]
     assert requests(plan_cluster(wish(world), world.observed())) == [None]
+
+
+def asked(**annotations: str) -> DesiredCluster:
+    """As it is read; `annotations` by their names without the group."""
+    named = {f"penstock.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    metadata = {"name": "flights", "namespace": "default", "uid": WISH.uid, "annotations": named}
+    spec = {"brokers": 3, "security": {"mode": "Disabled"}}
+    return read_cluster({"metadata": metadata, "spec": spec}, WISH.installation)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"force_roll": "7"}, "force-roll is '7'; it must be the id of a broker, from 0 to 2;"),
+        ({"force_roll": "one"}, "force-roll is 'one'; it must be the id of a broker, from 0 to"),
+        ({"force_roll": "-1@uid"}, "force-roll is '-1@uid'; it must be the id of a broker"),
+        ({"forget_broker": "one"}, "forget-broker is 'one'; it must be the id of a broker;"),
+    ],
+)
+def test_a_request_for_no_broker_is_said_to_be_wrong(
+    annotations: dict[str, str], said: str
+) -> None:
+    world = settled(asked())
+    plan = plan_cluster(asked(**annotations), world.observed())
+    (wait,) = plan.waits
+    assert (wait.reason, wait.severity) == ("InvalidRequest", Severity.BLOCKED)
+    assert said in wait.message
+    assert plan.actions == ()
+
+
+def test_a_request_for_a_broker_that_is_there_is_not_wrong_whatever_the_spec_says() -> None:
+    world = settled(replace(asked(), spec=desired(brokers=4).spec))
+    (bound,) = requests(plan_cluster(asked(force_roll="3"), world.observed()))
+    assert bound == f"3@{world.pods[3].uid}"
+    for text in (f"3@{world.pods[3].uid}", "9@gone", ""):
+        assert "InvalidRequest" not in reasons(asked(force_roll=text), world.observed())
+    unread = replace(world.observed(), pods={}, unknown={"Pod": "forbidden"})
+    assert "InvalidRequest" not in reasons(asked(force_roll="9"), unread)
+    assert "InvalidRequest" not in reasons(asked(forget_broker="9"), world.observed())
+
+
+def reasons(wanted: DesiredCluster, observed: Observed) -> set[str]:
+    return {wait.reason for wait in plan_cluster(wanted, observed).waits}
 
 
 def test_a_broker_that_was_let_go_by_name_leaves_no_request_behind() -> None:

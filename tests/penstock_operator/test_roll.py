@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_world import World, advance, desired, settled
+from support.operator_world import NAMES, World, advance, desired, settled
 
 from penstock.core.manifest.upkeep import Parallel
 from penstock.core.types import TopicPartition
 from penstock_operator.model import (
     Action,
+    Apply,
     MoveLeaders,
     Observed,
     PartitionState,
@@ -102,6 +103,48 @@ def test_nine_brokers_in_three_racks_take_four_steps_and_the_first_goes_alone() 
     world = outdated_world(9, one_per_rack(9, 3), racks=3)
     wish = wish_for(9, Parallel(brokers=3))
     assert rounds(world, wish) == [[0], [1, 4, 7], [2, 5, 8], [3, 6]]
+
+
+def test_no_broker_restarts_before_the_controllers_have_their_template() -> None:
+    """A quota or a policy may refuse their Deployment, while that of before runs on."""
+    world = outdated_world(3, [part(0, 0, 1, 2, min_isr=2)])
+    wish = wish_for(3)
+    before = [pod.uid for pod in world.pods.values()]
+    for _ in range(40):
+        plan = plan_cluster(wish, world.observed())
+        for action in plan.actions:
+            refused = isinstance(action, Apply) and action.object["kind"] == "Deployment"
+            if not refused:
+                world.carry_out(action)
+        world.go_on()
+    assert [pod.uid for pod in world.pods.values()] == before
+    assert "ControllersRolling" in {wait.reason for wait in plan.waits}
+    world.pods[1] = replace(world.pods[1], ready=False, trouble="CrashLoopBackOff")
+    world.alive.discard(1)
+    assert restarted(plan_cluster(wish, world.observed())) == [1], "it serves nobody"
+    assert rounds(world, wish) == [[1], [0], [2]]
+
+
+def test_nothing_is_evicted_while_the_roll_takes_a_broker() -> None:
+    world = outdated_world(3, [part(0, 0, 1, 2), part(1, 1, 2, 0)])
+    wish = wish_for(3)
+    budget = "PodDisruptionBudget", NAMES.broker
+    ready_to_roll(world, wish, 1)
+    world.objects[budget]["spec"]["maxUnavailable"] = 1
+    leading = plan_cluster(wish, world.observed())
+    assert (led_away(leading), restarted(leading)) == ([0], [])
+    for action in leading.actions:
+        world.carry_out(action)
+    assert world.objects[budget]["spec"]["maxUnavailable"] == 0
+    taking = plan_cluster(wish, world.observed())
+    assert restarted(taking) == [0]
+    assert [each for each in taking.actions if isinstance(each, Apply)] == [], "it stays at none"
+    world.objects[budget]["spec"]["maxUnavailable"] = 1
+    lowered, taken = plan_cluster(wish, world.observed()).actions
+    assert isinstance(lowered, Apply), "first, so that it holds before the broker stops"
+    assert isinstance(taken, RestartPod)
+    rounds(world, wish)
+    assert world.objects[budget]["spec"]["maxUnavailable"] == 1
 
 
 def test_by_default_a_small_cluster_rolls_one_by_one() -> None:

@@ -63,6 +63,10 @@ class Pods(Kube):
         assert (kind, namespace) == ("Pod", "default")
         return [as_object(each) for each in self.bench.world.pods.values()]
 
+    async def apply(self, wanted: Object) -> Object:
+        assert wanted["kind"] == "PodDisruptionBudget"
+        return wanted
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str, **_: Any) -> bool:
         (broker_id,) = (at for at, pod in self.bench.world.pods.items() if pod.uid == uid)
         self.bench.stopped.append(broker_id)

@@ -181,6 +181,7 @@ def facts_of(
             topic.topic_id,
             tuple(len(each.replicas) for each in topic.partitions),
             topic.configs,
+            topic.inherited,
         )
     brokers = {
         each.broker_id: BrokerState(

@@ -32,9 +32,10 @@ async def with_defaults(kube: Kube, body: Object) -> tuple[Object, Wait | None]:
         if wanted is SecurityMode.DISABLED:
             return body, None
         mode = {"mode": wanted.value}
-        found = await kube.merge(
-            "Cluster", metadata["namespace"], metadata["name"], {"spec": {"security": mode}}
-        )
+        # Refused if somebody has changed the Cluster meanwhile: the mode may be what they set.
+        version = {"resourceVersion": metadata["resourceVersion"]}
+        change: Object = {"metadata": version, "spec": {"security": mode}}
+        found = await kube.merge("Cluster", metadata["namespace"], metadata["name"], change)
     except KubernetesError as error:
         if error.status != _INVALID:
             text = f"{subject}: it is not known whether it is new, and so Strict: {error}"

@@ -18,7 +18,8 @@ from penstock_operator.names import FIELD_MANAGER
 
 _QUIET_S: Final = 600.0
 _NOTE_MAX: Final = 1_000
-_REMEMBERED: Final = 1_000
+_REMEMBERED: Final = 20_000
+"""More than one pass tells of: a Cluster may have thousands of Topics, all with the same fault."""
 _log = EventLog("penstock_operator.events")
 
 
@@ -35,11 +36,13 @@ class Events:
         """`reason`: one CamelCase word. `body`: the object, with uid and namespace."""
         metadata = body["metadata"]
         key = (metadata["uid"], reason, note)
-        if monotonic() - self._told.get(key, -_QUIET_S) < _QUIET_S:
+        now_s = monotonic()
+        if now_s - self._told.get(key, -_QUIET_S) < _QUIET_S:
             return
-        if len(self._told) >= _REMEMBERED:
-            self._told.clear()
-        self._told[key] = monotonic()
+        self._told.pop(key, None)  # so that the oldest is the first
+        self._told[key] = now_s
+        if len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
         _log.info(reason, kind=kind, name=metadata["name"], note=note)
         namespace: str = metadata["namespace"]
         event = {

@@ -25,6 +25,11 @@ class _Refused:
     until_s: float
 
 
+def is_refusal(error: KubernetesError) -> bool:
+    """Whether the same request would fail again, until somebody changes something."""
+    return 400 <= error.status < 500 and error.status not in _NO_REFUSALS
+
+
 class Held:
     """Of one Cluster. `now_s`: a clock that never goes back."""
 
@@ -45,7 +50,7 @@ class Held:
         """It was tried. Nothing is held that fails for another reason than what it asks for."""
         before = self._find(action)
         self._refused = [one for one in self._refused if one is not before]
-        if 400 <= error.status < 500 and error.status not in _NO_REFUSALS:
+        if is_refusal(error):
             pause_s = FIRST_S if before is None else min(2 * before.pause_s, MOST_S)
             self._refused.append(_Refused(action, wait, pause_s, self._now_s() + pause_s))
 

@@ -103,12 +103,13 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic as it is. `factors`: how many replicas each partition has. `config`: what is set on
-    it, or inherited from the cluster."""
+    it, or (`inherited`) the cluster's defaults."""
 
     topic: str
     topic_id: str
     factors: tuple[int, ...]
     config: Mapping[str, str]
+    inherited: frozenset[str] = frozenset()
 
     @property
     def partitions(self) -> int:

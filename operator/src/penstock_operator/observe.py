@@ -129,7 +129,7 @@ class Children:
         """Reads what only the spec tells. Does not raise KubernetesError."""
         if not self._is_complete:
             self._unlabelled = {}
-            for wanted in _wanted(desired):
+            for wanted in _wanted(desired, self._brokers(desired)):
                 await self._find(wanted["kind"], wanted["metadata"]["name"], desired)
         runs_tls = any(
             pod.mode is None or pod.mode.has_tls for pod in self.pods(desired.names).values()
@@ -138,6 +138,13 @@ class Children:
         if not self._is_complete or changes:
             await self._read_trust(desired, needed=desired.has_tls or runs_tls)
         self._is_complete = True
+
+    def _brokers(self, desired: DesiredCluster) -> int:
+        """How many there are, or shall be."""
+        live = self.objects.get(("StatefulSet", desired.names.broker))
+        made = 0 if live is None else int(live["spec"].get("replicas", 1))
+        last = max(self.pods(desired.names), default=-1)
+        return max(desired.spec.brokers, made, last + 1)
 
     async def _find(self, kind: str, name: str, desired: DesiredCluster) -> None:
         """An object of others may have one of our names, without our label."""
@@ -317,10 +324,10 @@ def is_due(trust: str, now: datetime) -> bool:
     ) * AUTHORITY_AGES_AFTER
 
 
-def _wanted(desired: DesiredCluster) -> list[Object]:
+def _wanted(desired: DesiredCluster, brokers: int) -> list[Object]:
     return [
         *controller_objects(desired),
-        *broker_objects(desired),
+        *broker_objects(desired, brokers),
         broker_set(desired, desired.spec.brokers),
     ]
 

@@ -30,7 +30,7 @@ from penstock_operator.defaults import with_defaults
 from penstock_operator.events import Events
 from penstock_operator.fence import Fence, FencedError, LeaseHolder
 from penstock_operator.groups import Groups, View
-from penstock_operator.held import Held
+from penstock_operator.held import Held, is_refusal
 from penstock_operator.kube import Kube, limit_requests
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import (
@@ -356,7 +356,7 @@ class Worker:
 
     def _failed(self, action: Action, error: KubernetesError) -> Wait:
         _log.warning("action failed", cluster=self.name, error=str(error))
-        severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+        severity = Severity.BLOCKED if is_refusal(error) else Severity.PROGRESS
         wait = Wait("ApiServerRefused", str(error), severity)
         self._held.failed(action, wait, error)
         return wait

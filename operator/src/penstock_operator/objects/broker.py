@@ -54,8 +54,11 @@ DATA_PATH: Final = "/var/lib/penstock"
 INFO_PATH: Final = "/etc/penstock/pod"
 
 
-def broker_objects(desired: DesiredCluster) -> list[Object]:
-    """All but the StatefulSet; applying them restarts nothing."""
+def broker_objects(desired: DesiredCluster, brokers: int | None = None) -> list[Object]:
+    """All but the StatefulSet; applying them restarts nothing.
+
+    `brokers`: how many there are, or shall be; None: as many as the spec wants.
+    """
     names = desired.names
     selector = names.selector(BROKER)
     ports = [port.service for port in broker_ports(desired) if port.in_service]
@@ -105,9 +108,13 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
         *accounts(desired),
     ]
     if desired.external is not None:
-        objects.append(_external_bootstrap(desired))
-        objects += [_external_service(desired, i) for i in range(desired.spec.brokers)]
+        objects += _external_services(desired, desired.spec.brokers if brokers is None else brokers)
     return objects
+
+
+def _external_services(desired: DesiredCluster, brokers: int) -> list[Object]:
+    each = (_external_service(desired, broker_id) for broker_id in range(brokers))
+    return [_external_bootstrap(desired), *each]
 
 
 def _external_service(desired: DesiredCluster, broker_id: int) -> Object:

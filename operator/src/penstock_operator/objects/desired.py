@@ -77,7 +77,8 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
     """A Cluster's spec with every default filled in. `force_roll`, `forget_broker` None: not
-    requested. `force_roll_pod`: the uid that the request is bound to; empty: none yet.
+    requested. `force_roll_pod`: the uid that the request is bound to; empty: none yet. `no_ids`:
+    what these two annotations say, by name, where it is no id.
 
     `written`: the fields it was read from, now or earlier. `refusals`: what is wrong with the
     present ones. `unknown`: sections that nothing is known of; here they have defaults, and nothing
@@ -111,6 +112,7 @@ class DesiredCluster:
     force_roll: int | None = None
     force_roll_pod: str = ""
     forget_broker: int | None = None
+    no_ids: Mapping[str, str] = field(default_factory=dict)
     replace_volume: str = ""
     rotate_ca: str = ""
     rotate_ca_wait: str = ""
@@ -211,9 +213,7 @@ def read_cluster(
     subject = f"Cluster/{metadata['name']}"
     allowed = (*installation.allowed_images, repository(installation.image))
     chosen = choose(subject, body.get("spec"), last or Last(), allowed)
-    if undecided is not None:
-        unknown = chosen.unknown | {Section.TEMPLATE}
-        chosen = Chosen(chosen.spec, (undecided, *chosen.waits), unknown)
+    chosen = chosen if undecided is None else _undecided(chosen, undecided)
     spec = chosen.spec
     typed = ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", Report(subject)))
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -242,6 +242,7 @@ def read_cluster(
         force_roll=_broker_id(rolled),
         force_roll_pod=rolled_pod,
         forget_broker=_broker_id(annotations.get(FORGET_BROKER)),
+        no_ids=_no_ids(annotations),
         replace_volume=annotations.get(REPLACE_VOLUME) or "",
         rotate_ca=annotations.get(ROTATE_CA) or "",
         rotate_ca_wait=annotations.get(ROTATE_CA_WAIT) or "",
@@ -255,10 +256,24 @@ def read_cluster(
     )
 
 
+def _undecided(chosen: Chosen, why: Wait) -> Chosen:
+    """Its template is not known."""
+    return Chosen(chosen.spec, (why, *chosen.waits), chosen.unknown | {Section.TEMPLATE})
+
+
 def _external(given: Mapping[str, Any] | None) -> External | None:
     if not given or not given.get("type"):
         return None
     return External(given.get("host") or "", given.get("nodePort") or 31_092)
+
+
+def _no_ids(annotations: Mapping[str, str]) -> dict[str, str]:
+    asked = {name: annotations.get(name) or "" for name in (FORCE_ROLL, FORGET_BROKER)}
+    return {
+        name: text
+        for name, text in asked.items()
+        if text and _broker_id(text.partition("@")[0] if name == FORCE_ROLL else text) is None
+    }
 
 
 def _broker_id(text: str | None) -> int | None:

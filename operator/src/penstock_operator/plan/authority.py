@@ -26,6 +26,8 @@ def plan_authority(desired: DesiredCluster, observed: Observed) -> tuple[MakeAut
     owners = observed.authority.owners
     if not observed.trust:
         name = desired.names.authority
+        if owners and name not in owners:
+            return ()  # the other one is in use, and controllers publish it again
         return (MakeAuthority(name, owners.get(name)),)
     if not wants_another(desired, observed):
         return ()

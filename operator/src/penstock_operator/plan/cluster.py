@@ -15,10 +15,12 @@ from penstock_operator.model import (
     Action,
     Apply,
     MarkRack,
+    MoveLeaders,
     Object,
     Observed,
     Plan,
     RemoveObject,
+    RestartPod,
     Severity,
     Wait,
 )
@@ -34,11 +36,12 @@ from penstock_operator.objects.broker import live_template_hash
 from penstock_operator.plan.authority import authority_lost, plan_authority
 from penstock_operator.plan.damage import plan_damage
 from penstock_operator.plan.finalize import plan_finalize
-from penstock_operator.plan.gates import can_lose_one
+from penstock_operator.plan.gates import broker_ids, can_lose_one
 from penstock_operator.plan.hibernate import Hibernation, plan_hibernation
 from penstock_operator.plan.owning import plan_owners
-from penstock_operator.plan.pinning import broker_pods, controller_pods
+from penstock_operator.plan.pinning import broker_pods, controller_pods, is_made
 from penstock_operator.plan.reach import BUDGET, CLAIM, POD, TRUST, Reach, former, reach_of
+from penstock_operator.plan.requests import plan_requests
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import Scale, forgotten, going_volumes, plan_scale
 from penstock_operator.plan.security import Stage
@@ -71,20 +74,21 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
     reach = reach_of(desired, observed)
     brokers, seen = stage.brokers, reach.observed
     sleep = plan_hibernation(brokers, seen, may_change=_may_scale(brokers, reach))
+    roll = _roll(stage, reach, sleep)
     tracks = (
-        _Track(waits=(*desired.refusals, *reach.waits)),
+        _Track(waits=(*desired.refusals, *reach.waits, *plan_requests(brokers, seen))),
         _Track(waits=() if sleep.stage.is_down else authority_lost(desired, seen)),
         _Track(sleep.actions, sleep.waits),
         _storage(brokers, reach, sleep),
         _owners(brokers, reach),
         _volumes(brokers, reach, sleep),
-        _objects(stage, reach, sleep),
+        _objects(stage, reach, sleep, takes_brokers=_takes_brokers(roll, seen)),
         _brokers(brokers, reach, sleep),
         _spread(brokers, reach, sleep),
         _throttle(brokers, seen),
         _finalize(brokers, seen, sleep),
         _racks(seen),
-        _roll(brokers, reach, sleep),
+        roll,
         _Track(waits=() if sleep.stage.is_down else plan_damage(seen)),
         _Track(waits=() if sleep.stage.is_down else plan_waits(brokers, seen)),
         _Track(waits=() if stage.wait is None or sleep.stage.is_down else (stage.wait,)),
@@ -153,7 +157,14 @@ def _can_remake(desired: DesiredCluster, reach: Reach) -> bool:
     return again.hash == live_template_hash(live)
 
 
-def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
+def _knows_rest(stage: Stage) -> bool:
+    """Whether all is known that objects other than the StatefulSet are made from."""
+    sections = (Section.BROKERS, Section.TEMPLATE, Section.POLICY)
+    return stage.is_known and stage.rest.knows(*sections)
+
+
+def _objects(stage: Stage, reach: Reach, sleep: Hibernation, *, takes_brokers: bool) -> _Track:
+    """`takes_brokers`: see `_budget`."""
     desired, observed = stage.rest, reach.observed
     names = desired.names
     live = observed.live("Deployment", names.controller)
@@ -162,12 +173,12 @@ def _objects(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
     deployment = controllers.wanted
     if not sleep.controllers:
         deployment = {**deployment, "spec": {**deployment["spec"], "replicas": 0}}
-    wanted = [*rest, deployment, *broker_objects(desired)]
-    everything = stage.is_known and desired.knows(Section.BROKERS, Section.TEMPLATE, Section.POLICY)
+    wanted = [*rest, deployment, *broker_objects(desired, len(broker_ids(desired, observed)))]
+    everything = _knows_rest(stage)
     if not everything:
         wanted = [each for each in wanted if each["kind"] == BUDGET]  # it depends on none of these
     live_budget = observed.live(BUDGET, names.broker)
-    wanted = [_budget(each, observed, live_budget) for each in wanted]
+    wanted = [_budget(each, observed, live_budget, takes_brokers=takes_brokers) for each in wanted]
     actions: list[Action] = []
     if everything and observed.knows(TRUST) and not sleep.stage.is_down:
         actions += plan_authority(desired, observed)
@@ -197,7 +208,9 @@ def _is_left_over(live: Object, kind: str, desired: DesiredCluster, observed: Ob
     if desired.uid not in owners:
         return False
     if kind == "Service":
-        return desired.names.is_external(metadata["name"])
+        # Of a broker that is to go and still runs, its clients need it.
+        knows = desired.external is None or observed.knows(POD, "StatefulSet")
+        return knows and desired.names.is_external(metadata["name"])
     if kind in {"Role", "RoleBinding"}:
         # Permissions of an earlier installation go once those of this one are there.
         binding = desired.names.controller_binding(desired.installation.controller_role)
@@ -205,13 +218,25 @@ def _is_left_over(live: Object, kind: str, desired: DesiredCluster, observed: Ob
     return False
 
 
-def _budget(wanted: Object, observed: Observed, live: Object | None) -> Object:
-    """Evictions are allowed one at a time, and only while no partition lacks a replica."""
+def _takes_brokers(roll: _Track, observed: Observed) -> bool:
+    """Whether it stops any that serve now. Others count as unavailable already."""
+    return any(
+        isinstance(action, MoveLeaders)
+        or (isinstance(action, RestartPod) and observed.pods[action.broker_id].ready)
+        for action in roll.actions
+    )
+
+
+def _budget(
+    wanted: Object, observed: Observed, live: Object | None, *, takes_brokers: bool
+) -> Object:
+    """Evictions are allowed one at a time, and only while no partition lacks a replica, nor is
+    about to. `takes_brokers`: a roll is about to restart some."""
     if wanted["kind"] != "PodDisruptionBudget":
         return wanted
     spec = wanted["spec"]
     if observed.brokers is not None:
-        allowed = 1 if can_lose_one(observed.brokers) else 0
+        allowed = 1 if can_lose_one(observed.brokers) and not takes_brokers else 0
     else:
         allowed = spec["maxUnavailable"] if live is None else live["spec"].get("maxUnavailable", 1)
     return {**wanted, "spec": {**spec, "maxUnavailable": allowed}}
@@ -294,7 +319,8 @@ def _racks(observed: Observed) -> _Track:
     return _Track(tuple(marks))
 
 
-def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
+def _roll(stage: Stage, reach: Reach, sleep: Hibernation) -> _Track:
+    desired = stage.brokers
     observed, name = reach.observed, desired.names.broker
     live = observed.live("StatefulSet", name)
     if live is None or not (observed.knows(POD, CLAIM) and reach.may_change("StatefulSet", name)):
@@ -307,4 +333,9 @@ def _roll(desired: DesiredCluster, reach: Reach, sleep: Hibernation) -> _Track:
     known = desired.knows(Section.TEMPLATE)
     if known and newest != broker_pods(desired, 0, live, other).hash:
         return _Track()  # the template must change first
-    return _Track(*plan_roll(desired, observed, newest, only_broken=sleep.holds_still))
+    made = True
+    if other is not None and _knows_rest(stage):
+        made = is_made(controller_pods(stage.rest, other, live), other)
+    still = sleep.holds_still
+    roll = plan_roll(desired, observed, newest, only_broken=still, controllers_made=made)
+    return _Track(*roll)

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from penstock_operator.model import BrokerFacts, Observed, PartitionState, PodState
+from penstock_operator.objects import DesiredCluster
 
 
 def trusted(observed: Observed) -> BrokerFacts | None:
@@ -12,6 +13,12 @@ def trusted(observed: Observed) -> BrokerFacts | None:
         return None
     recorded = observed.recorded_cluster_id
     return facts if not recorded or facts.cluster_id == recorded else None
+
+
+def broker_ids(desired: DesiredCluster, observed: Observed) -> range:
+    """Of brokers that the spec wants, or that are there still."""
+    last = observed.last_broker(desired.names.broker)
+    return range(max(desired.spec.brokers, last + 1))
 
 
 def can_lose_one(facts: BrokerFacts) -> bool:

@@ -7,6 +7,7 @@ its own, and is made again. Pure.
 
 from penstock_operator.model import Observed
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan.gates import broker_ids
 from penstock_operator.volume_model import ClaimState, OwnClaim
 
 
@@ -29,10 +30,9 @@ def plan_owners(desired: DesiredCluster, observed: Observed) -> tuple[OwnClaim, 
 def _is_ours(desired: DesiredCluster, observed: Observed, claim: ClaimState) -> bool:
     """Whether a broker of this Cluster has it, or had: one that a former Cluster of this name has
     left behind stays, or goes with that one."""
-    name = desired.names.broker
     kinds = {(each.get("kind"), each.get("name")) for each in claim.owners}
     if any(kind == "Cluster" for kind, _ in kinds):
         return False
-    runs = max(desired.spec.brokers - 1, observed.last_broker(name))
     # Earlier releases let the StatefulSet own the claims of all brokers that it ever made.
-    return claim.broker_id <= runs or ("StatefulSet", name) in kinds
+    was_of_set = ("StatefulSet", desired.names.broker) in kinds
+    return claim.broker_id in broker_ids(desired, observed) or was_of_set

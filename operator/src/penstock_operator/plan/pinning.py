@@ -126,6 +126,11 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
+def is_made(pods: Pods, live: Object) -> bool:
+    """Whether the live Deployment has the template that these pods of controllers shall have."""
+    return _live_hash(live, pods.wanted, pods.hash) == pods.hash
+
+
 # ── A Deployment's hash: its template has none, which would restart controllers for it ────────
 
 

@@ -44,9 +44,15 @@ Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 
 
 def plan_roll(
-    desired: DesiredCluster, observed: Observed, newest: str, *, only_broken: bool = False
+    desired: DesiredCluster,
+    observed: Observed,
+    newest: str,
+    *,
+    only_broken: bool = False,
+    controllers_made: bool = True,
 ) -> Track:
-    """`only_broken`: pods that run stay as they are for now."""
+    """`only_broken`: pods that run stay as they are for now. `controllers_made`: the live
+    Deployment has the template that it should have."""
     if forced := _forced(desired, observed):
         return (forced,), ()
     outdated = {
@@ -63,7 +69,7 @@ def plan_roll(
     if only_broken:
         return (), ()
     left = f"{len(outdated)} of {desired.spec.brokers} brokers must restart"
-    wait = _obstacle(desired, observed, facts)
+    wait = _obstacle(desired, observed, facts, controllers_made=controllers_made)
     if wait is not None:
         return (), (Wait(wait.reason, f"{left}; {wait.message}", wait.severity),)
     assert facts is not None
@@ -130,9 +136,16 @@ def _take(pods: Sequence[PodState], facts: BrokerFacts, left: str) -> Track:
 
 
 def _obstacle(
-    desired: DesiredCluster, observed: Observed, facts: BrokerFacts | None
+    desired: DesiredCluster,
+    observed: Observed,
+    facts: BrokerFacts | None,
+    *,
+    controllers_made: bool,
 ) -> Wait | None:
     """The first obstacle to taking any broker down now."""
+    if not controllers_made:
+        text = "the controllers restart first, and their Deployment is not changed yet"
+        return Wait("ControllersRolling", text)
     if not is_rolled_out(observed.live("Deployment", desired.names.controller)):
         return Wait("ControllersRolling", "the controllers restart first, and are not done yet")
     if facts is None:

@@ -2,6 +2,9 @@
 
 A StatefulSet's claim template is immutable. When every claim has been asked to grow, the set is
 deleted without its pods and created again with the new template: nothing restarts.
+
+The claim of a broker that was let go stays as it is until the broker comes back: many drivers grow
+a volume only while a pod uses it.
 """
 
 from penstock.kubernetes.quantity import quantity
@@ -15,6 +18,7 @@ from penstock_operator.model import (
     Wait,
 )
 from penstock_operator.objects import DesiredCluster
+from penstock_operator.plan.gates import broker_ids
 from penstock_operator.volume_model import ClaimState
 
 
@@ -25,14 +29,16 @@ def plan_storage(
     for now: a volume of a new broker then grows after it was made."""
     size = desired.spec.storage_size
     bytes_wanted = int(quantity(size) or 0)
+    ids = broker_ids(desired, observed)
+    claims = [claim for claim in observed.claims.values() if claim.broker_id in ids]
     actions: list[Action] = []
     waits: list[Wait] = []
-    for claim in observed.claims.values():
+    for claim in claims:
         if claim.requested < bytes_wanted and claim.expandable:
             actions.append(GrowClaim(claim.name, claim.uid, size))
         waits.extend(_claim_waits(claim, bytes_wanted, size))
     live = observed.live("StatefulSet", desired.names.broker)
-    grown = all(claim.requested >= bytes_wanted for claim in observed.claims.values())
+    grown = all(claim.requested >= bytes_wanted for claim in claims)
     if may_replace and live is not None and grown and _template_size(live) != bytes_wanted:
         uid = live["metadata"]["uid"]
         actions.append(

@@ -128,16 +128,16 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
     if view.paused:
         text = "its Cluster is paused by annotation: nothing is changed"
         return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
+    annotations: Mapping[str, str] = resource.body["metadata"].get("annotations") or {}
+    if view.cluster is not None and annotations.get(PAUSED) == "true":
+        text = "paused by annotation: nothing is changed"
+        return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
     if resource.deleting:
         return _plan_deletion(resource, name, view)
     if view.cluster is None:
         cluster = resource.body["spec"].get("cluster", "")
         text = f"waiting for Cluster {cluster} in this namespace"
         return TopicPlan(resource, name, wait=Wait("NoCluster", text))
-    annotations: Mapping[str, str] = resource.body["metadata"].get("annotations") or {}
-    if annotations.get(PAUSED) == "true":
-        text = "paused by annotation: nothing is changed"
-        return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
     owner = view.owners.get(name, resource.name)
     if owner != resource.name:
         text = f"Topic/{owner} already has the topic {name}; delete one of them"
@@ -161,7 +161,7 @@ def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPla
         existing, known = {}, view.facts.topics.get(name)
         if known is not None:
             targets = view.targets.get(name, ())
-            existing[name] = ExistingTopic.of(known.factors, targets, known.config)
+            existing[name] = ExistingTopic.of(known.factors, targets, known.config, known.inherited)
         access = topic.spec.access
         steps = plan_topics([topic], manifest.clusters[0].spec, existing, "spec")
     except ManifestError as error:

@@ -18,7 +18,7 @@ from penstock.core.manifest.parse import ManifestError
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """A topic of the cluster. `config`: set on the topic, or inherited from the cluster.
+    """A topic of the cluster. `config`: set on the topic, or (`inherited`) the cluster's defaults.
 
     `replicas`: that every partition has. `uneven`: some have more, or move to another number.
     """
@@ -27,14 +27,19 @@ class ExistingTopic:
     replicas: int
     config: Mapping[str, str]
     uneven: bool = False
+    inherited: frozenset[str] = frozenset()
 
     @classmethod
     def of(
-        cls, replicas: Sequence[int], targets: Iterable[int], config: Mapping[str, str]
+        cls,
+        replicas: Sequence[int],
+        targets: Iterable[int],
+        config: Mapping[str, str],
+        inherited: frozenset[str] = frozenset(),
     ) -> "ExistingTopic":
         """`replicas`: of each partition; `targets`: of each that moves."""
         uneven = len({*replicas, *targets}) > 1
-        return cls(len(replicas), min(replicas), config, uneven)
+        return cls(len(replicas), min(replicas), config, uneven, inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +149,9 @@ def _changes(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[St
     changes = {key: value for key, value in config.items() if seen.config.get(key) != value}
     if replicas is not None and _is_early(changes.get(MIN_INSYNC, ""), seen.replicas, replicas):
         del changes[MIN_INSYNC]
-    inherited = cluster.effective_config()
-    extra = seen.config.keys() - config.keys()
-    removals = tuple(sorted(key for key in extra if seen.config[key] != inherited.get(key)))
+    defaults = cluster.effective_config()
+    extra = seen.config.keys() - config.keys() - seen.inherited
+    removals = tuple(sorted(key for key in extra if seen.config[key] != defaults.get(key)))
     if changes or removals:
         steps.append(AlterConfig(name, changes, removals))
     if replicas is not None and (replicas != seen.replicas or seen.uneven):

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -372,7 +373,7 @@ def test_a_handler_that_exits_ends_the_run_and_its_record_is_read_again(
         handle(record)
 
     config = WorkerConfig(workers=2, dead_letter_topic=name + ".dlt")
-    handler = handle if kind == "plain" else handle_in_loop
+    handler: Any = handle if kind == "plain" else handle_in_loop
     pool = WorkerPool(shared_broker.bootstrap, name, name, handler, config)
     with pytest.raises(SystemExit) as ended:
         pool.run()
