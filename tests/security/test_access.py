@@ -26,6 +26,8 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock_broker.groups.coordinator import Coordinator
+from penstock_broker.groups.coordinators import Coordinators
 
 __all__ = ["believing"]
 pytestmark = pytest.mark.usefixtures("believed")
@@ -320,6 +322,52 @@ async def test_a_member_without_read_is_told(cluster: Identified) -> None:
     error = error_from_rpc(ended.value)
     assert error.code is DENIED
     assert "a rule of access has changed: serviceaccount:etl/ada may not Read" in error.message
+
+
+async def test_a_member_without_its_transactional_id_is_told(cluster: Identified) -> None:
+    await ready_group(cluster)
+    await cluster.allow(G, ADA, Operation.READ)
+    await cluster.allow(T, ADA, Operation.READ)
+    mine = Rule(
+        principals=(ADA,),
+        operations=(Operation.WRITE,),
+        prefix=Prefix(Kind.TRANSACTIONAL_ID, "mine"),
+    )
+    await cluster.put(CLUSTER, mine)
+    hello = hello_of("readers", "orders")
+    hello.hello.transactional_id = "mine"
+    call: Any = cluster.stub(GroupServiceStub).Join(metadata=as_user(ADA))
+    await call.write(hello)
+    await asyncio.wait_for(call.read(), 20)
+    await cluster.put(CLUSTER)
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await last_of(call)
+    error = error_from_rpc(ended.value)
+    assert error.code is DENIED
+    assert "a rule of access has changed: serviceaccount:etl/ada may not Write" in error.message
+
+
+async def test_a_rule_that_goes_while_a_member_is_let_in_is_noticed(
+    cluster: Identified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ready_group(cluster)
+    await cluster.allow(G, ADA, Operation.READ)
+    await cluster.allow(T, ADA, Operation.READ)
+    rules, find = cluster.broker._view.rules, Coordinators.find
+
+    def find_later(coordinators: Coordinators, group_id: str) -> Coordinator:
+        """The hello was checked before, and no other image comes after."""
+        rules.put_topic("orders", ())
+        return find(coordinators, group_id)
+
+    monkeypatch.setattr(Coordinators, "find", find_later)
+    call: Any = cluster.stub(GroupServiceStub).Join(metadata=as_user(ADA))
+    await call.write(hello_of("readers", "orders"))
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await last_of(call)
+    error = error_from_rpc(ended.value)
+    assert error.code is DENIED
+    assert "a rule of access has changed" in error.message
 
 
 # ---------------------------------------------------------------- 17: what is another's

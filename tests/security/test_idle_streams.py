@@ -96,6 +96,47 @@ async def test_calls_are_answered_while_all_streams_are_held(address: str, metho
     await wait_until_async(room, what="streams that ended make room")
 
 
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+async def test_a_health_call_without_its_request_does_not_stay(address: str, method: str) -> None:
+    """Nobody is asked who they are there: a stranger could keep all calls out."""
+    async with open_aio_channel(address) as theirs, open_aio_channel(address) as channel:
+        withheld: Any = theirs.stream_stream(f"/grpc.health.v1.Health/{method}")
+        calls = [withheld() for _ in range(2 * RPCS_MAX)]
+        await wait_until_async(
+            lambda: sum(call.done() for call in calls) >= RPCS_MAX, what="no further call gets in"
+        )
+
+        async def is_answered() -> bool:
+            try:
+                await BrokerServiceStub(channel).Metadata(pb.MetadataRequest(), timeout=20)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                return False
+            return True
+
+        await wait_until_async(is_answered, what="there is room again")
+        await wait_until_async(lambda: all(call.done() for call in calls), what="all are dropped")
+
+
+async def test_health_is_told_to_whoever_asks(address: str) -> None:
+    async with open_aio_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert (await health.Check(request, timeout=20)).status == serving
+        watch: Any = health.Watch(request)
+        assert (await watch.read()).status == serving
+        watch.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health.Check(health_pb2.HealthCheckRequest(service="no.such"), timeout=20)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        nothing: Any = channel.stream_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await nothing(iter([]), timeout=20)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_one_host_leaves_room_for_others_and_all_together_for_calls() -> None:
     streams = OpenStreams(16)
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
 """Lists of invented names: refused, or worked off in slices, before anybody waits for them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.channels import patient_aio_channel
@@ -22,10 +22,13 @@ from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock_broker.services import limits
 from penstock_broker.services.limits import PARTITIONS_MAX as NAMED_MAX
 from penstock_broker.services.metadata import describe
+from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.subscribing import Subscription
 from penstock_broker.serving.callers import Caller, Role, entered
 
 __all__ = ["believing"]
 pytestmark = pytest.mark.usefixtures("believed")
+A = TypeVar("A")
 NOBODY = "serviceaccount:etl/nobody"
 """Is known, and no rule allows it anything."""
 
@@ -91,23 +94,105 @@ async def test_a_commit_counts_partitions_before_it_asks_for_each(cluster: Ident
     assert await refusal(answer) is ErrorCode.INVALID_REQUEST
 
 
-async def test_others_have_turns_while_many_topics_are_described(cluster: Identified) -> None:
-    loop, turns = asyncio.get_running_loop(), 0
+async def with_turns(working: Awaitable[A]) -> tuple[A, int]:
+    """What comes of it, and how many turns others had meanwhile."""
+    loop, turns, is_over = asyncio.get_running_loop(), 0, False
 
     def turn() -> None:
         nonlocal turns
         turns += 1
-        if not answered:
+        if not is_over:
             loop.call_soon(turn)
 
-    answered: list[pb.MetadataResponse] = []
+    loop.call_soon(turn)
+    found = await working
+    is_over = True
+    return found, turns
+
+
+async def test_others_have_turns_while_many_topics_are_described(cluster: Identified) -> None:
     names = [f"t{index}" for index in range(NAMED_MAX)]
     entered(Caller(Role.USER, NOBODY))
-    loop.call_soon(turn)
-    answered.append(await describe(cluster.broker._view, pb.MetadataRequest(topics=names)))
+    answer, turns = await with_turns(
+        describe(cluster.broker._view, pb.MetadataRequest(topics=names))
+    )
     assert turns > NAMED_MAX // 200
-    assert [topic.topic for topic in answered[0].topics] == names
-    assert {topic.error.code for topic in answered[0].topics} == {ErrorCode.UNKNOWN_TOPIC.value}
+    assert [topic.topic for topic in answer.topics] == names
+    assert {topic.error.code for topic in answer.topics} == {ErrorCode.UNKNOWN_TOPIC.value}
+
+
+async def test_others_have_turns_while_many_topics_are_fetched(cluster: Identified) -> None:
+    parts = [pb.FetchPartition(topic=f"t{index}") for index in range(NAMED_MAX)]
+    entered(Caller(Role.USER, NOBODY))
+    answer, turns = await with_turns(
+        cluster.broker._fetching.fetch(pb.FetchRequest(partitions=parts))
+    )
+    answer.sent()
+    assert turns > NAMED_MAX // 100, "to look at them, and to say what is wrong with them"
+    assert [head.topic for head, _ in answer.results] == [part.topic for part in parts]
+    assert {head.error.code for head, _ in answer.results} == {ErrorCode.UNKNOWN_TOPIC.value}
+
+
+async def test_others_have_turns_while_one_partition_is_fetched_many_times(
+    cluster: Identified,
+) -> None:
+    """It is empty: all of them are read, watched and told without a wait for anything."""
+    await cluster.create("t")
+    await cluster.allow(Resource(Kind.TOPIC, "t"), NOBODY, Operation.READ)
+    await wait_until_async(
+        lambda: cluster.broker._fetching.locate(pb.FetchPartition(topic="t")), what="it leads"
+    )
+    parts = [pb.FetchPartition(topic="t")] * NAMED_MAX
+    entered(Caller(Role.USER, NOBODY))
+    answer, turns = await with_turns(
+        cluster.broker._fetching.fetch(pb.FetchRequest(max_wait_ms=1, partitions=parts))
+    )
+    answer.sent()
+    assert turns > NAMED_MAX // 50, "in four rounds"
+    assert not any(head.HasField("error") for head, _ in answer.results)
+    assert len(answer.results) == NAMED_MAX
+
+
+async def test_others_have_turns_while_offsets_of_many_topics_are_listed(
+    cluster: Identified,
+) -> None:
+    parts = [pb.ListOffsetsPartition(topic=f"t{index}") for index in range(NAMED_MAX)]
+    entered(Caller(Role.USER, NOBODY))
+    unused: Any = None
+    offsets = Offsets(cluster.broker._fetching._locator, unused, unused, unused)
+    answer, turns = await with_turns(offsets.list_offsets(pb.ListOffsetsRequest(partitions=parts)))
+    assert turns > NAMED_MAX // 200
+    assert [result.topic for result in answer.results] == [part.topic for part in parts]
+    assert {result.error.code for result in answer.results} == {ErrorCode.UNKNOWN_TOPIC.value}
+
+
+async def test_others_have_turns_while_many_topics_are_subscribed_to(cluster: Identified) -> None:
+    class Told:
+        """A client that takes everything at once."""
+
+        def __init__(self) -> None:
+            self.topics: list[list[str]] = []
+
+        async def write(self, message: bytes) -> None:
+            results = pb.SubscribeResponse.FromString(message).results
+            assert {result.error.code for result in results} == {ErrorCode.UNKNOWN_TOPIC.value}
+            self.topics.append([result.topic for result in results])
+            if sum(map(len, self.topics)) == NAMED_MAX:
+                all_told.set()
+
+    parts = [pb.FetchPartition(topic=f"t{index}") for index in range(NAMED_MAX)]
+    entered(Caller(Role.USER, NOBODY))
+    told, all_told = Told(), asyncio.Event()
+
+    async def requests() -> AsyncIterator[pb.SubscribeRequest]:
+        yield pb.SubscribeRequest(subscribe=parts)
+        yield pb.SubscribeRequest(credit_bytes=1 << 20)
+        await all_told.wait()
+
+    _, turns = await with_turns(Subscription(cluster.broker._fetching).run(requests(), told))
+    assert turns > NAMED_MAX // 100, "to look for them, and to say that there are none"
+    assert [topic for each in told.topics for topic in each] == [part.topic for part in parts]
+    assert max(map(len, told.topics)) <= 1_000, "a message has no more"
 
 
 async def test_a_topic_that_is_named_often_is_described_once(cluster: Identified) -> None:

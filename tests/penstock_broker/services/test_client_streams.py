@@ -214,6 +214,51 @@ async def test_what_a_client_does_not_read_counts_until_it_does_or_is_gone(tmp_p
         assert await answer(other) == (3, [b"b"])
 
 
+async def test_errors_that_a_client_does_not_read_count_and_never_exceed_the_budget(
+    tmp_path: Path,
+) -> None:
+    """A name of a few bytes is answered with hundreds."""
+    filling, refused, names = 20, 20, [f"t{index}" for index in range(2_000)]
+    setting = f"fetch.inflight.bytes={40 * MIB}"
+    async with (
+        broker_of_two_topics(tmp_path, setting) as broker,
+        opened(broker, FETCH) as other,
+    ):
+        await produce(broker, "u", b"b")
+        await produce(broker, "t", bytes(MIB - 1_000))
+        with socket.create_connection((HOST, broker.process.membership.ports.stream_port)) as raw:
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            sent = PREFACE + message_frame(hello(FETCH))
+            sent += message_frame(fetch(1, "t")) * filling
+            await loop.sock_sendall(raw, sent + message_frame(fetch(1, *names)) * refused)
+            await wait_until_async(
+                lambda: (
+                    metric(broker, "request_seconds_count", method="Fetch") == filling + refused
+                ),
+                what="all are put together",
+            )
+            assert 24 * MIB < taken_bytes(broker) <= 40 * MIB
+        await wait_until_async(lambda: taken_bytes(broker) == 0, what="the client is gone")
+        await other.send(fetch(1, "u"))
+        assert await answer(other) == (1, [b"b"])
+
+
+async def test_of_errors_as_many_are_told_as_there_is_room_for(tmp_path: Path) -> None:
+    setting = f"fetch.inflight.bytes={MIB // 2}"
+    async with broker_of_two_topics(tmp_path, setting) as broker, opened(broker, FETCH) as stream:
+        names = [f"t{index}" for index in range(2_000)]
+        await stream.send(fetch(1, *names))
+        message = await stream.receive()
+        assert message is not None
+        head, _ = stream_fetch_read(message)
+        told = [result.topic for result in head.fetch.results]
+        assert 100 < len(told) < 2_000
+        assert told == names[: len(told)]
+        assert all(result.HasField("error") for result in head.fetch.results)
+        await wait_until_async(lambda: taken_bytes(broker) == 0, what="the answer has left")
+
+
 @pytest.mark.parametrize("in_order", [True, False], ids=["ended", "cut"])
 async def test_nothing_waits_any_more_for_a_client_that_is_gone(
     tmp_path: Path, in_order: bool

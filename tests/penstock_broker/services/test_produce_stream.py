@@ -262,6 +262,40 @@ async def test_answers_are_posted_while_the_client_reads_and_stay_in_order_when_
         assert (stream.answered, stream.posted) == (list(range(9)), 6), "in the same turn"
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [pb.ProduceRequest(), request(0, *(pb.ProducePartition(topic="none") for _ in range(64)))],
+    ids=["empty", "refused"],
+)
+async def test_others_have_turns_among_many_requests_that_are_answered_at_once(
+    sent: pb.ProduceRequest,
+) -> None:
+    """They are never in flight, so that the limit of those in flight does not hold them."""
+    many, turns = 500, 0
+    loop = asyncio.get_running_loop()
+    async with produce_scene() as scene, served(PlayedMessages(scene)) as (stream, serving):
+        stream.send(request(1, part()))
+        await wait_until_async(lambda: stream.answered == [1], what="it is served")
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            if len(stream.answers) < many:
+                loop.call_soon(turn)
+
+        loop.call_soon(turn)
+        stream.send(*[sent] * many)
+        assert len(stream.answers) <= 1 + 64
+        stream.send(request(2, part()))
+        await wait_until_async(lambda: len(stream.answers) == many + 2, what="all answers")
+        assert stream.answered[-1] == 2
+        assert turns >= many // 64
+        stream.send(*[sent] * many)
+        stream.close()
+        await serving
+        assert stream.taken == 2 * many + 2, "also of a client that has ended the stream"
+
+
 @pytest.mark.parametrize("ends", ["vanish", "close"])
 async def test_nothing_is_kept_for_a_client_that_is_gone(ends: str) -> None:
     """Who ends a message stream takes no answers any more, unlike with gRPC's."""

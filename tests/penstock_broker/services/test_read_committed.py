@@ -17,12 +17,13 @@ from penstock.core.batch import Batch, BatchFlags
 from penstock.core.groups.catalog import NamedPartition
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
-from penstock.core.types import ReplicaKey, TopicId
-from penstock.proto.v1 import admin_pb2
+from penstock.core.types import Offset, ReplicaKey, TopicId
+from penstock.proto.v1 import admin_pb2, errors_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.groups.leaders import PeerLeaders
+from penstock_broker.replication.reads import LogReader
 from penstock_broker.services import fetching
 from penstock_broker.store import rocks
 from penstock_broker.store.rocks import RocksLogStore
@@ -429,6 +430,42 @@ async def test_deleting_records_stops_at_the_stable_offset_and_says_so(tmp_path:
         assert await here.read(3, UNCOMMITTED) == [b"3", b"4", b"5", b"6", b"7"]
         await here.log.end(1, commit=True)
         assert await here.read(3) == [b"3", b"4", b"5", b"6", b"7"]
+
+
+@pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
+@pytest.mark.parametrize("before", [3, 7])
+async def test_what_is_removed_while_it_is_read_is_out_of_range_and_no_gap(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation: pb.IsolationLevel.ValueType,
+    before: int,
+) -> None:
+    """A reader took the first records that are left for those behind a compacted gap (I17)."""
+    read_for = LogReader.read_for
+    async with scene(tmp_path, NO_MEMORY) as here:
+        for _ in range(3):
+            await here.log.send(None, 2)  # 0 to 5
+        await here.log.send(1)  # 6
+        await here.log.end(1, commit=True)  # 7
+        await here.log.send(None)  # 8
+
+        async def removed_first(self: LogReader, *args: Any) -> Any:
+            monkeypatch.undo()
+            request = admin_pb2.DeleteRecordsRequest(topic="t", partition=0, before_offset=before)
+            await here.broker.admin.DeleteRecords(request)
+            store = here.broker.process._seams.store
+            await wait_until_async(
+                lambda: store.read(here.replica.slot, Offset(0), 1, Offset(9))[0].base_offset > 0,
+                what="they are gone",
+            )
+            return await read_for(self, *args)
+
+        monkeypatch.setattr(LogReader, "read_for", removed_first)
+        part = pb.FetchPartition(topic="t", offset=0)
+        request = pb.FetchRequest(min_bytes=1, isolation_level=isolation, partitions=[part])
+        (result,) = (await here.broker.data.Fetch(request)).results
+        assert result.error.code == errors_pb2.ERROR_CODE_OFFSET_OUT_OF_RANGE, result
+        assert not result.batches
 
 
 async def test_retention_stops_at_the_stable_offset(tmp_path: Path) -> None:

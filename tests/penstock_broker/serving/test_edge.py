@@ -16,6 +16,7 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer, BrokerServi
 from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_server as add_service
 from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock_broker.serving import edge
 from penstock_broker.serving.edge import Edge, note_wait
 
 if TYPE_CHECKING:
@@ -192,3 +193,22 @@ async def test_what_a_call_waited_on_purpose_is_not_in_its_time() -> None:
     assert (fetch, metadata) == ("Fetch", "Metadata")
     assert -1000 < fetch_s < 0, "1,000 s less than it took"
     assert metadata_s > 0, "of another call"
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What proved who calls would count for as long as the caller likes."""
+    monkeypatch.setattr(edge, "REQUEST_S", 0.05)
+    server = grpc.aio.server(interceptors=[Edge(lambda: "own", lambda *_: None)])
+    add_service(BrokerServiceServicer(), server)  # type: ignore[abstract]  # nothing is handled
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with open_aio_channel(f"127.0.0.1:{port}") as channel:
+        withheld: Any = channel.stream_stream("/penstock.proto.v1.BrokerService/Metadata")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await withheld(timeout=120).read()
+        error = error_from_rpc(failed.value)
+        assert error.code is ErrorCode.INVALID_REQUEST
+        assert "did not arrive within 0.05 s" in error.message
+    await server.stop(None)

@@ -34,6 +34,7 @@ from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.tls import Tls, TlsFiles
 from penstock_broker.certificates.authority import generate_csr
 from penstock_broker.certificates.enrolment import Judgement, State, is_superseded, judge
+from penstock_broker.certificates.last_keys import with_last_keys
 
 if TYPE_CHECKING:  # generated for type checkers only
     from penstock.proto.v1.enrolment_pb2_grpc import EnrolmentServiceAsyncStub
@@ -220,9 +221,11 @@ class Enrolment:
                 self._wanted.clear()
         if refresh:
             self._arrived_s = self._now_s()
-        if not self.issuers.exists() or self.issuers.read_bytes() != answer.issuers:
-            self._replace(self.issuers, answer.issuers)
-            _events.info("the issuers of tokens changed", bytes=len(answer.issuers))
+        before = self.issuers.read_bytes() if self.issuers.exists() else b""
+        found = with_last_keys(answer.issuers, before)
+        if found != before:
+            self._replace(self.issuers, found)
+            _events.info("the issuers of tokens changed", bytes=len(found))
         return ControllerAnswer(answer.signing_ca, answer.api_unavailable_ms / 1000)
 
     async def _ask(

@@ -2,9 +2,10 @@
 
     --oidc-issuers ─▶ <issuer>/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys ─▶ document
 
-An issuer that does not answer keeps its last keys; one that never did has none, and says
-AUTH_NOT_READY to its users alone. Whatever an issuer answers, the others and the API server's keys
-go on: what cannot be used is left out. Source: OpenID Connect Discovery 1.0, sections 4.2 and 4.3.
+An issuer that does not answer keeps its last keys, also when controllers restart meanwhile: brokers
+have them. One that never did has none, and says AUTH_NOT_READY to its users alone. Whatever an
+issuer answers, the others and the API server's keys go on: what cannot be used is left out. Source:
+OpenID Connect Discovery 1.0, sections 4.2 and 4.3.
 """
 
 import asyncio
@@ -109,7 +110,8 @@ class OidcSource:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The entry with its keys; none before the issuer has answered."""
+        """The entry with its keys; none before the issuer has answered, and then brokers keep
+        those that they have (`certificates.last_keys`)."""
         known = self._published.known
         return json.loads(known) if known else _with_keys(self.entry, {"keys": []})
 

@@ -43,7 +43,13 @@ from penstock_broker.counts import Flow
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader, waiting_for_others
 from penstock_broker.replication.replica import Replica
-from penstock_broker.services.limits import PARTITIONS_MAX, ByteBudget, Bytes, check_count
+from penstock_broker.services.limits import (
+    PARTITIONS_MAX,
+    ByteBudget,
+    Bytes,
+    begins_slice,
+    check_count,
+)
 from penstock_broker.services.locate import Locator
 from penstock_broker.serving.callers import caller
 from penstock_broker.serving.edge import note_wait
@@ -54,6 +60,8 @@ DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
 _MAX_WAIT_MS: Final = 60_000
 # One batch may exceed the limit; the message must still fit into the channel's.
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
+_ERROR_BYTES: Final = 512
+"""Of one error, beside its text."""
 _HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
 _HIDDEN_S: Final = 0.005
 """Limits on what is scanned for one answer while all of it is hidden from the reader."""
@@ -75,6 +83,13 @@ class Slice:
     @property
     def size_bytes(self) -> int:
         return sum(batch.size_bytes for batch in self.batches)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory until it is sent: its batches, or about what an error takes."""
+        if self.error is None:
+            return self.size_bytes
+        return _ERROR_BYTES + len(self.topic) + len(self.error.message)
 
     def head(self) -> pb.FetchResult:
         """The message without its batches."""
@@ -104,16 +119,16 @@ class Slice:
 class FetchAnswer:
     """What a fetch found: results without their batches, with these beside them.
 
-    `size_bytes`: what it took from `budget`.
+    `taken_bytes`: from `budget`.
     """
 
     results: Sequence[tuple[pb.FetchResult, Sequence[Batch]]]
-    size_bytes: int
+    taken_bytes: int
     budget: Bytes
 
     def sent(self) -> None:
         """Gives the bytes back: call it once the answer is sent, or nobody waits for it."""
-        self.budget.give(self.size_bytes)
+        self.budget.give(self.taken_bytes)
 
 
 class Parking:
@@ -207,13 +222,13 @@ class Fetching:
             timed_out = True
             if not fetch.is_enough:
                 timed_out = await self._park(fetch, wait_ms / 1000)
-            answer = fetch.answer(everything=timed_out and not fetch.is_enough)
+            answer = await fetch.answer(everything=timed_out and not fetch.is_enough)
         except BaseException as error:
-            budget.give(fetch.size_bytes)
+            budget.give(fetch.taken_bytes)
             if isinstance(error, OverloadedError):
                 self._metrics.overloads.inc()
             raise
-        self.quotas.take(who, Limit.FETCH, answer.size_bytes)
+        self.quotas.take(who, Limit.FETCH, fetch.size_bytes)
         return answer
 
     async def _park(self, fetch: "_Fetch", wait_s: float) -> bool:
@@ -236,7 +251,7 @@ class Fetching:
     async def _wait(self, fetch: "_Fetch", parking: Parking, wait_s: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        fetch.watch(parking)
+        await fetch.watch(parking)
         # The end may have moved between the first read and `watch`.
         await fetch.collect(range(len(fetch.request.partitions)))
         waited_s = 0.0
@@ -283,6 +298,9 @@ class Fetching:
             marks = self._locator.led(part.topic, part.topic_id, part.partition, 0, Operation.READ)[
                 1
             ]
+            if not batches or batches[0].base_offset > offset:
+                # What was asked for may have been removed before it was read: that is no gap.
+                _check_not_removed(replica, marks, offset)
         except PenstockError as error:
             return Slice(part.topic, part.partition, part.topic_id, error=error)
         return Slice(
@@ -318,7 +336,8 @@ class Fetching:
             looked_bytes += sum(batch.size_bytes for batch in found)
             if loop.time() > until_s:
                 break
-        assert last is not None, "nothing hidden was found, so everything is visible"
+        if last is None:
+            return []  # all that was asked for was removed meanwhile
         return with_end_covered(shown, offset, last)
 
     @property
@@ -347,22 +366,31 @@ class _Fetch:
         self._slices: dict[int, Slice] = {}
         self._max_bytes = min(request.max_bytes or DEFAULT_ANSWER_BYTES, _ANSWER_BYTES_MAX)
         self.size_bytes = 0
-        """Bytes read so far, taken from the budget."""
+        """Bytes read so far."""
+        self.taken_bytes = 0
+        """Taken from the budget: what was read, and errors."""
         self._failed = False
 
     @property
     def is_enough(self) -> bool:
         return self._failed or self.size_bytes >= max(self.request.min_bytes, 1)
 
-    def watch(self, parking: Parking) -> None:
+    async def watch(self, parking: Parking) -> None:
         for index, part in enumerate(self.request.partitions):
+            if begins_slice(index):
+                await asyncio.sleep(0)
             replica = self._service.locate(part)
             if replica is not None:
                 parking.add(replica, index)
 
     async def collect(self, indexes: Iterable[int]) -> None:
-        """Reads, or rereads, these partitions."""
-        for index in indexes:
+        """Reads, or rereads, these partitions.
+
+        What is refused, or lies in memory, is found without waiting: so others have turns between.
+        """
+        for count, index in enumerate(indexes):
+            if begins_slice(count):
+                await asyncio.sleep(0)
             part = self.request.partitions[index]
             self._replace(index, None)
             room = self._max_bytes - self.size_bytes
@@ -370,13 +398,15 @@ class _Fetch:
             if self.size_bytes and found.size_bytes > min(room, self._budget.free_bytes):
                 # Only the first batch of an answer may exceed the limit.
                 found = Slice(found.topic, found.partition, found.topic_id, marks=found.marks)
-            self._replace(index, found)
-            self._failed = self._failed or found.error is not None
+            if found.error is None:
+                self._replace(index, found)
+            else:
+                self._refuse(index, found)
 
     async def _read(self, part: pb.FetchPartition, wanted: int) -> Slice:
         """Takes the bytes from the budget first, because many reads can run at one time."""
         free = self._budget.free_bytes
-        if free or self.size_bytes:
+        if free or self.taken_bytes:
             # When readers share the last of the budget, each gets less instead of nothing.
             wanted = min(wanted, free)
         self._budget.take(wanted)
@@ -389,21 +419,35 @@ class _Fetch:
         """Replaces a partition's slice and adjusts the budget; raises OverloadedError."""
         known = self._slices.pop(index, None)
         if known is not None:
-            self._budget.give(known.size_bytes)
+            self._budget.give(known.kept_bytes)
+            self.taken_bytes -= known.kept_bytes
             self.size_bytes -= known.size_bytes
         if found is not None:
-            self._budget.take(found.size_bytes)
+            self._budget.take(found.kept_bytes)
+            self.taken_bytes += found.kept_bytes
             self.size_bytes += found.size_bytes
             self._slices[index] = found
 
-    def answer(self, *, everything: bool) -> FetchAnswer:
+    def _refuse(self, index: int, refused: Slice) -> None:
+        """If there is no room for its error beside what the answer has already, the client learns
+        it when it asks again. Raises OverloadedError if the answer has nothing."""
+        assert refused.error is not None, "it is refused"
+        refused.error.__traceback__ = None  # it would keep all that was there when it was raised
+        self._failed = True
+        if not self.taken_bytes or refused.kept_bytes <= self._budget.free_bytes:
+            self._replace(index, refused)
+
+    async def answer(self, *, everything: bool) -> FetchAnswer:
         """Partitions with records or errors; `everything`: all of them."""
         slices = [self._slices[index] for index in sorted(self._slices)]
         chosen = [part for part in slices if everything or part.batches or part.error is not None]
-        for part in chosen:
+        parts = []
+        for index, part in enumerate(chosen):
+            if begins_slice(index):
+                await asyncio.sleep(0)
             self._service.count(part)
-        parts = [(part.head(), part.batches) for part in chosen]
-        return FetchAnswer(parts, self.size_bytes, self._budget)
+            parts.append((part.head(), part.batches))
+        return FetchAnswer(parts, self.taken_bytes, self._budget)
 
 
 def isolation_from_wire(level: int) -> Isolation:
@@ -422,9 +466,18 @@ def readable_end(marks: Marks, isolation: Isolation) -> Offset:
 
 def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:
     # Up to the log's end, an earlier leader may have shown the offset; see the module.
-    if marks.log_start_offset <= offset <= marks.log_end_offset:
-        return
-    raise OffsetOutOfRangeError(
+    if offset > marks.log_end_offset:
+        raise _out_of_range(replica, marks, offset)
+    _check_not_removed(replica, marks, offset)
+
+
+def _check_not_removed(replica: Replica, marks: Marks, offset: Offset) -> None:
+    if offset < marks.log_start_offset:
+        raise _out_of_range(replica, marks, offset)
+
+
+def _out_of_range(replica: Replica, marks: Marks, offset: Offset) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
         f"offset {offset} of {replica} is out of range: the log starts at "
         f"{marks.log_start_offset} and can be read up to {marks.high_watermark}; seek to an "
         "offset in this range",

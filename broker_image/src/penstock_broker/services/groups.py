@@ -36,7 +36,13 @@ from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.services.limits import NAMES_MAX, PARTITIONS_MAX, check_count, described
+from penstock_broker.services.limits import (
+    NAMES_MAX,
+    PARTITIONS_MAX,
+    begins_slice,
+    check_count,
+    described,
+)
 from penstock_broker.services.locate import unknown_outcome
 from penstock_broker.serving.access import Access
 from penstock_broker.serving.callers import Role, caller
@@ -47,8 +53,6 @@ _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
 _LISTED_MAX: Final = 50_000
 """Groups per answer, which must fit into a message even if all ids are long."""
-_SLICE: Final = 100
-"""Topics whose rules are asked in one go."""
 _ALIVE: Final = pb.JoinResponse(alive=pb.CoordinatorAlive()).SerializeToString()
 
 
@@ -91,6 +95,7 @@ class GroupService(GroupServiceServicer):
         self, request_iterator: AsyncIterator[pb.JoinRequest], context: Any
     ) -> None:
         """One member's stream, until either side ends it."""
+        rules = self._view.rules.generation  # before the edge, and what follows, asks them
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
                 first = await anext(request_iterator, None)
@@ -111,7 +116,7 @@ class GroupService(GroupServiceServicer):
         coordinator.add_stream(stream)
         try:
             coordinator.handle(event)
-            await self._serve(coordinator, stream, hello, request_iterator, context)
+            await self._serve(coordinator, stream, hello, rules, request_iterator, context)
         finally:
             coordinator.drop_stream(stream)
 
@@ -120,15 +125,17 @@ class GroupService(GroupServiceServicer):
         coordinator: Coordinator,
         stream: MemberStream,
         hello: pb.MemberHello,
+        rules: int,
         requests: AsyncIterator[pb.JoinRequest],
         context: Any,
     ) -> None:
+        """`rules`: the generation of those that let the member in, or of older ones."""
         member = _Member(coordinator, stream, context)
         rights = _MemberRights(self._view.access, hello, self._check_pattern)
         try:
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(member.write())
-                watch = tasks.create_task(self._watch_rules(rights))
+                watch = tasks.create_task(self._watch_rules(rights, rules))
                 await member.read(rights.watched(requests))
                 writer.cancel()  # the member closed its side without a leave, or has left
                 watch.cancel()
@@ -142,16 +149,18 @@ class GroupService(GroupServiceServicer):
             prefix = Prefix(Kind.TOPIC, literal_prefix(subscription.pattern))
             self._view.access.check_all(Operation.READ, prefix)
 
-    async def _watch_rules(self, rights: "_MemberRights") -> None:
-        """Ends the stream, by raising, once its member may not be one any more."""
+    async def _watch_rules(self, rights: "_MemberRights", seen: int) -> None:
+        """Ends the stream, by raising, once its member may not be one any more.
+
+        `seen`: the generation of rules by which it may.
+        """
         if caller().role is not Role.USER:
             return
-        seen = self._view.rules.generation
         while True:
-            await self._view.next_image()
             if self._view.rules.generation != seen:
                 seen = self._view.rules.generation
                 rights.check()
+            await self._view.next_image()
 
     # ------------------------------------------------------------ offsets
 
@@ -237,7 +246,7 @@ class GroupService(GroupServiceServicer):
         """Those that the caller may not describe. Others have turns between many of them."""
         hidden: set[str] = set()
         for index, topic in enumerate(topics):
-            if index and index % _SLICE == 0:
+            if begins_slice(index):
                 await asyncio.sleep(0)
             try:
                 self._view.access.check(Operation.DESCRIBE, Kind.TOPIC, topic)
@@ -333,6 +342,7 @@ class _MemberRights:
     ) -> None:
         self._access = access
         self._group_id = hello.group_id
+        self._transactional_id = hello.transactional_id
         self._subscription = hello.subscription
         self._check_pattern = check_pattern
 
@@ -340,6 +350,8 @@ class _MemberRights:
         """Raises ClusterError, PERMISSION_DENIED also for topics that may not even be seen now."""
         try:
             self._access.check(Operation.READ, Kind.GROUP, self._group_id)
+            if self._transactional_id:
+                self._access.check(Operation.WRITE, Kind.TRANSACTIONAL_ID, self._transactional_id)
             for topic in self._subscription.topics:
                 self._access.check(Operation.READ, Kind.TOPIC, topic)
             self._check_pattern(self._subscription)

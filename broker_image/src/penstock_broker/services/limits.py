@@ -19,6 +19,9 @@ PARTITIONS_MAX: Final = 20_000
 """Per request, and per Subscribe stream: as many as a cluster has by default."""
 NAMES_MAX: Final = 1_000
 """Groups or transactional ids to describe in one request: each description can be long."""
+SLICE: Final = 100
+"""Parts of a request that are worked off in one go: about 2 ms of the event loop, if all of them
+are refused."""
 ANSWER_BYTES_MAX: Final = MAX_MESSAGE_BYTES * 7 // 8
 """Of descriptions in one answer; the rest of a message is for errors."""
 _M = TypeVar("_M", bound=Message)
@@ -31,6 +34,12 @@ def check_count(what: str, seen: int, limit: int) -> None:
             f"the request names {seen} {what}, the limit is {limit}; split it into several",
             ErrorCode.INVALID_REQUEST,
         )
+
+
+def begins_slice(index: int) -> bool:
+    """Whether others must have a turn before the part with this index, since the work on the parts
+    before it may never have waited."""
+    return index > 0 and index % SLICE == 0
 
 
 async def described(

@@ -18,14 +18,12 @@ from penstock.proto.v1 import controller_pb2
 from penstock.rpc.errors import error_from_wire, error_to_wire
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession
-from penstock_broker.services.limits import PARTITIONS_MAX, check_count
+from penstock_broker.services.limits import PARTITIONS_MAX, begins_slice, check_count
 from penstock_broker.serving.callers import Role, caller
 from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
 """As in Kafka, which counts producer epochs in 16 bits; after that, a new id is assigned."""
-_SLICE: Final = 100
-"""Topics that are described in one go: about 2 ms of the event loop, if none may be seen."""
 
 
 async def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
@@ -57,7 +55,7 @@ async def _add_topics(view: ClusterView, names: Sequence[str], answer: pb.Metada
     if not names:
         view.access.check_ready(caller())
     for index, name in enumerate(dict.fromkeys(names) or sorted(view.names)):
-        if index and index % _SLICE == 0:
+        if begins_slice(index):
             await asyncio.sleep(0)
         if not names and not _is_shown(view, name):
             continue

@@ -34,7 +34,7 @@ from penstock_broker.replication.reads import waiting_for_others
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.fetching import isolation_from_wire, readable_end
-from penstock_broker.services.limits import PARTITIONS_MAX, check_count
+from penstock_broker.services.limits import PARTITIONS_MAX, begins_slice, check_count
 from penstock_broker.services.locate import Locator
 from penstock_broker.store.interface import LogStore
 
@@ -59,7 +59,9 @@ class Offsets:
         check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         results = []
         isolation = isolation_from_wire(request.isolation_level)
-        for part in request.partitions:
+        for index, part in enumerate(request.partitions):
+            if begins_slice(index):
+                await asyncio.sleep(0)
             try:
                 results.append(await self._list(part, isolation))
             except PenstockError as error:

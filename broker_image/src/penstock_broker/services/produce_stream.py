@@ -60,7 +60,9 @@ class _Produces:
     def _is_full(self) -> bool:
         return self._inflight >= self._inflight_max
 
-    def _submit(self, request: pb.ProduceRequest, arrived_s: float, opened: Opened | None) -> None:
+    def _submit(
+        self, request: pb.ProduceRequest, arrived_s: float, opened: Opened | None
+    ) -> PendingProduce:
         def answered(pending: PendingProduce) -> None:
             self._arrived_s.pop(pending, None)
             self._observe(monotonic() - arrived_s)
@@ -74,6 +76,7 @@ class _Produces:
             raise
         if not pending.is_over:
             self._arrived_s[pending] = arrived_s
+        return pending
 
     async def _quota(self, size_bytes: int) -> None:
         """Waits until the request may be appended; meanwhile nothing is read."""
@@ -159,6 +162,9 @@ class ProduceMessages(_Produces):
 
     A request is submitted in the turn of the loop in which its bytes arrive, and its answer leaves
     in the turn in which its last partition is done: neither costs a switch of tasks.
+
+    Of what is answered at once, such as requests that are empty or refused, `inflight_max` are
+    taken; then others have a turn. Nothing else bounds them: they are never in flight.
     """
 
     def __init__(
@@ -175,6 +181,9 @@ class ProduceMessages(_Produces):
         self._cluster_id = cluster_id
         self._opening: asyncio.Task[None] | None = None
         """The request that is being opened (`opening.Opener`), or waits for its quota."""
+        self._at_once = 0
+        """Requests, and partitions of them, that were answered at once since the last pause."""
+        self._pausing = False
 
     async def run(self) -> None:
         """Runs until the client ends the stream, and has then appended all that came before.
@@ -207,11 +216,23 @@ class ProduceMessages(_Produces):
             quotas.take(self._who, Limit.PRODUCE, len(message))
         opening = self._producing.opening(request)
         if opening is None:
-            self._submit(request, arrived_s, None)
+            self._count_at_once(self._submit(request, arrived_s, None))
         else:
             self._opening = tasks.create_task(self._submit_opened(request, arrived_s, opening))
-        if self._is_full or self._opening is not None:
+        if self._is_full or self._pausing or self._opening is not None:
             self._stream.hold()
+
+    def _count_at_once(self, pending: PendingProduce) -> None:
+        done = len(pending.response.results) - len(pending.waits_for)
+        self._at_once += done + pending.is_over
+        if self._at_once >= self._inflight_max:
+            self._at_once = 0
+            self._pausing = True
+            asyncio.get_running_loop().call_soon(self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pausing = False
+        self._go_on()
 
     async def _submit_later(
         self, request: pb.ProduceRequest, arrived_s: float, size_bytes: int
@@ -232,7 +253,7 @@ class ProduceMessages(_Produces):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._opening is None and not self._is_full:
+        if self._opening is None and not self._is_full and not self._pausing:
             self._stream.release()  # delivers in a later turn
 
     def _answer(self, response: pb.ProduceResponse) -> None:

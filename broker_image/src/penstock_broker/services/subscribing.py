@@ -10,7 +10,7 @@ client subscribes again where it wants to continue.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 from penstock.core.isolation import Isolation
@@ -26,10 +26,12 @@ from penstock_broker.services.fetching import (
     Slice,
     isolation_from_wire,
 )
-from penstock_broker.services.limits import PARTITIONS_MAX
+from penstock_broker.services.limits import PARTITIONS_MAX, begins_slice
 from penstock_broker.serving.callers import caller
 
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
+_MESSAGE_PARTS: Final = 1_000
+"""Partitions in one message: also of those that are refused, which take no credit."""
 _CREDIT_MAX: Final = 1 << 31
 _PARTITION_BYTES_MAX: Final = 1024
 """Of one in a request, with all that a later client may add: it is kept as long as the stream."""
@@ -56,11 +58,13 @@ class Subscription:
                 pushing = tasks.create_task(self._push(context))
                 async for request in requests:
                     self._take(request)
+                    await self._watch(request.subscribe)
                 pushing.cancel()
         finally:
             self._parking.leave()
 
     def _take(self, request: pb.SubscribeRequest) -> None:
+        """In one go: what is pushed with a request's generation is from positions that it set."""
         if not self._started:
             self._started = True
             self._parking.isolation = isolation_from_wire(request.isolation_level)
@@ -88,10 +92,20 @@ class Subscription:
                 )
             self._positions[key] = part
             self.ready(key)
+        self._changed.set()
+
+    async def _watch(self, parts: Iterable[pb.FetchPartition]) -> None:
+        """Those of them that the stream still has: with the turns of others, it may have lost some
+        that were refused."""
+        for index, part in enumerate(parts):
+            if begins_slice(index):
+                await asyncio.sleep(0)
+            key = TopicPartition(part.topic, part.partition)
+            if self._positions.get(key) is not part:
+                continue
             replica = self._fetching.locate(part)
             if replica is not None:
                 self._parking.watch(replica, key)
-        self._changed.set()
 
     def ready(self, key: TopicPartition) -> None:
         """A partition may have new records."""
@@ -134,9 +148,11 @@ class Subscription:
     async def _collect(self, room: int) -> list[Slice]:
         """Batches of partitions that are ready, about `room` bytes."""
         slices: list[Slice] = []
-        for key in list(self._ready):
-            if room <= 0:
+        for index, key in enumerate(list(self._ready)):
+            if room <= 0 or len(slices) >= _MESSAGE_PARTS:
                 break
+            if begins_slice(index):
+                await asyncio.sleep(0)
             if key not in self._ready:
                 continue  # given up while another one was read
             del self._ready[key]

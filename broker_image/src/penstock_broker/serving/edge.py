@@ -38,9 +38,16 @@ from penstock_broker.serving.expiry import bounded_by_credentials
 from penstock_broker.serving.open_streams import OpenStreams, counted
 from penstock_broker.serving.operators import note_operator
 from penstock_broker.serving.request_limits import RequestCheck
+from penstock_broker.serving.request_wait import RequestWait
 
 Failed = Callable[[str, str], None]
 """Counts a request that is answered with an error: by method, and by the name of the code."""
+REQUEST_S: Final = 30.0
+"""How long the request of a unary call is waited for: what proved who calls counts meanwhile."""
+FOREIGN_REQUEST_S: Final = 2.0
+"""The same for services of others, where nobody is asked who they are."""
+FOREIGN_CALLS_MAX: Final = 256
+"""Of those, calls that wait for their request."""
 _OURS: Final = "/penstock."
 _waited_s: Final[ContextVar[float]] = ContextVar("waited_s", default=0.0)
 _others_s: Final[ContextVar[float]] = ContextVar("others_s", default=0.0)
@@ -86,7 +93,8 @@ Parse = Callable[[bytes], Message]
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of Penstock's services; of others (health, reflection), streams count."""
+    """Wraps the handlers of Penstock's services. Of others (health, reflection), streams count, and
+    calls must send their request at once."""
 
     def __init__(
         self,
@@ -115,6 +123,7 @@ class Edge(grpc.aio.ServerInterceptor):
         self._cluster_id = cluster_id
         self._observe = observe
         self._failed = failed
+        self._foreign = RequestWait(FOREIGN_CALLS_MAX, FOREIGN_REQUEST_S)
         self._wrapped: dict[str, Any] = {}
         self._nameless: set[type] = set()
         """Types of requests without a cluster id: to look for it in one takes microseconds."""
@@ -133,8 +142,12 @@ class Edge(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         if not method.startswith(_OURS):
-            return handler if self._streams is None else counted(handler, self._streams)
-        self._wrapped[method] = wrapped = self._wrap(handler, method)
+            if self._streams is not None:
+                handler = counted(handler, self._streams)
+            wrapped = self._foreign.bounding(handler)
+        else:
+            wrapped = self._wrap(handler, method)
+        self._wrapped[method] = wrapped
         return wrapped
 
     def _wrap(self, handler: Any, method: str) -> Any:
@@ -286,13 +299,23 @@ def check_cluster_id(named: str, own: str) -> None:
 
 
 async def _received(context: Any) -> bytes:
-    """The body of a unary call's request. Raises ClusterError(INVALID_REQUEST) if there is none.
+    """The body of a unary call's request.
 
-    The wait for it is no work of this call.
+    The wait for it is no work of this call. Raises ClusterError(INVALID_REQUEST) if there is none,
+    or it is not here within `REQUEST_S`.
     """
     began_s = monotonic()
-    body = await context.read()
-    note_wait(monotonic() - began_s)
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            body = await context.read()
+    except TimeoutError:
+        raise ClusterError(
+            f"the call's request did not arrive within {REQUEST_S:g} s; send it with the call, and "
+            "what is too much for the connection in several requests",
+            ErrorCode.INVALID_REQUEST,
+        ) from None
+    finally:
+        note_wait(monotonic() - began_s)
     if body is grpc.aio.EOF:
         raise ClusterError(
             "the call ended without a request; send one message", ErrorCode.INVALID_REQUEST

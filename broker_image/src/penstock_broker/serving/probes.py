@@ -8,8 +8,6 @@ the one that has waited longest makes room. Plaintext: an answer says no more th
 lives.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -21,6 +19,7 @@ from grpc_health.v1 import health, health_pb2
 from penstock.rpc.streams.contract import Clients
 from penstock.rpc.transport import Transport
 from penstock_broker.observability import EventLog, bound_address
+from penstock_broker.serving.request_wait import RequestWait
 
 CALLS_MAX: Final = 32
 REQUEST_S: Final = 2.0
@@ -33,8 +32,7 @@ class Probes:
     def __init__(self, servicer: Any) -> None:
         self._servicer = servicer
         self._server: grpc.aio.Server | None = None
-        self._waiting: deque[asyncio.Timeout] = deque()
-        """Calls whose request has not come yet, the oldest first."""
+        self._wait = RequestWait(CALLS_MAX, REQUEST_S)
 
     async def listen(self, transport: Transport, address: str) -> None:
         """Serves on `host:port`. Raises RuntimeError if the address is not available."""
@@ -58,21 +56,6 @@ class Probes:
             self._server = None
 
     async def _check(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        """A stream on this side only, so that the wait for the request can be bounded."""
-        if len(self._waiting) >= CALLS_MAX:
-            oldest = self._waiting.popleft()
-            if not oldest.expired():
-                oldest.reschedule(0.0)
-        limit = asyncio.timeout(REQUEST_S)
-        try:
-            async with limit:
-                self._waiting.append(limit)
-                request = await anext(requests, None)
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no request came in time")
-        finally:
-            if limit in self._waiting:
-                self._waiting.remove(limit)
-        if request is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        """A stream on this side only: see `RequestWait`."""
+        request = await self._wait.request(requests, context)
         return await self._servicer.Check(request, context)
