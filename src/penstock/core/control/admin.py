@@ -81,9 +81,12 @@ def decide_delete_topics(
         name, topic_id = request.topics[index]
         refuse_internal(name, "deleted")
         found = draft.topic(name)
+        earlier = deleted_before.get(name)
+        if earlier is not None and (found is None or found.topic_id != earlier):
+            # Our own, from a write whose outcome was unknown; it may have made the next one, too.
+            draft.remember_deleted(earlier)
+            return earlier
         if found is None:
-            if name in deleted_before:
-                return deleted_before[name]
             raise _unknown_topic(name)
         if topic_id and topic_id != found.topic_id:
             raise ClusterError(
@@ -92,6 +95,7 @@ def decide_delete_topics(
                 ErrorCode.TOPIC_ID_MISMATCH,
             )
         _check_deletable(draft, found)
+        draft.check_deletions()
         if not request.validate_only:
             draft.remove_topic(found)
             draft.decide(Severity.INFO, "topic deleted", topic=name, topic_id=found.topic_id)
@@ -214,6 +218,12 @@ def _create_topic(
             f"topic {new.name!r} already exists with id {existing.topic_id} and "
             f"{len(existing.partitions)} partitions",
             ErrorCode.TOPIC_ALREADY_EXISTS,
+        )
+    if draft.is_deleted(new.topic_id):
+        raise ClusterError(
+            f"topic {new.name!r} was created with id {new.topic_id}, and deleted since; create it "
+            "with another id",
+            ErrorCode.TOPIC_ID_MISMATCH,
         )
     _check_features(draft, new.name)
     _check_internal(draft, new)

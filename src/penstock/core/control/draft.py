@@ -41,6 +41,7 @@ from penstock.core.control.placement import Load
 from penstock.core.quotas import QuotaRule
 from penstock.core.topic import TopicConfig, is_internal
 from penstock.core.types import BrokerId, TopicId
+from penstock.errors import OverloadedError
 
 _DETAILS = 20
 """Events of each kind that are logged one by one per draft; the rest are only counted."""
@@ -205,8 +206,27 @@ class Draft:
         self._removed.add(topic.name)
         self._changed.pop(topic.name, None)
         self.forget_load()
-        tombstones = (*self.cluster.tombstones, Tombstone(topic.topic_id, self._next_version))
-        self.put_cluster(replace(self.cluster, tombstones=tombstones[-TOMBSTONES_MAX:]))
+        self.remember_deleted(topic.topic_id)
+
+    def remember_deleted(self, topic_id: TopicId) -> None:
+        """Brokers drop its logs. Nothing changes if that is known."""
+        if not self.is_deleted(topic_id):
+            tombstones = (*self.cluster.tombstones, Tombstone(topic_id, self._next_version))
+            self.put_cluster(replace(self.cluster, tombstones=tombstones[-TOMBSTONES_MAX:]))
+
+    def check_deletions(self) -> None:
+        """Raises OverloadedError if one more could not be told to brokers beside those of this
+        draft: they would keep its logs."""
+        made = sum(one.metadata_version == self._next_version for one in self.cluster.tombstones)
+        if made >= TOMBSTONES_MAX:
+            raise OverloadedError(
+                f"{made} topics are being deleted at once, the limit is {TOMBSTONES_MAX}; delete "
+                "the rest when these are gone"
+            )
+
+    def is_deleted(self, topic_id: TopicId) -> bool:
+        """Whether a topic with this id was deleted, as far as is remembered."""
+        return any(one.topic_id == topic_id for one in self.cluster.tombstones)
 
     def drop_document(self, name: str) -> None:
         """Removes the document of a topic whose deletion is already recorded."""

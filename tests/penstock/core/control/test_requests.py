@@ -10,7 +10,7 @@ from penstock.core.control import ControlConfig
 from penstock.core.control import contract as c
 from penstock.core.topic import PARTITIONS_MAX
 from penstock.core.types import BrokerId, ControllerEpoch, TopicId, TopicPartition
-from penstock.errors import ErrorCode, NotLeaderError
+from penstock.errors import ErrorCode, NotLeaderError, OverloadedError
 
 
 def code(outcome: object) -> ErrorCode | None:
@@ -440,3 +440,27 @@ def test_an_image_from_before_the_oldest_remembered_deletion_is_full(
     assert three.machine.image(version).full
     assert not three.machine.image(three.machine.stored.metadata_version).full
     assert len(three.machine.image(0).deleted_topic_ids) == 3
+
+
+def test_no_more_topics_are_deleted_at_once_than_brokers_can_be_told(
+    three: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would keep the logs of the others for good."""
+    monkeypatch.setattr("penstock.core.control.draft.TOMBSTONES_MAX", 3)
+    monkeypatch.setattr("penstock.core.control.views.TOMBSTONES_MAX", 3)
+    names = [f"t{number}" for number in range(5)]
+    ids = {}
+    for name in names:
+        three.create(name, replication_factor=3)
+        ids[name] = three.topic(name).topic_id
+    version = three.machine.stored.metadata_version
+    deletion = c.DeleteTopics(three.new_id(), "", tuple((name, TopicId("")) for name in names))
+    three.step(deletion)
+    result = three.replies[deletion.request_id]
+    assert isinstance(result, c.TopicsChanged)
+    assert [one.error is None for one in result.outcomes] == [True, True, True, False, False]
+    assert all(isinstance(one.error, OverloadedError) for one in result.outcomes[3:])
+    assert set(three.machine.image(version).deleted_topic_ids) == {ids[name] for name in names[:3]}
+    again = three.ask(c.DeleteTopics, topics=tuple((name, TopicId("")) for name in names[3:]))
+    assert isinstance(again, c.TopicsChanged)
+    assert [one.error for one in again.outcomes] == [None, None]

@@ -219,6 +219,51 @@ def test_a_deletion_cut_in_half_is_finished(
     assert world.machine.image(0).deleted_topic_ids == (topic_id,)
 
 
+@pytest.mark.parametrize("stages", [0, 1, 2, 3])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_topic_that_is_deleted_and_created_again_by_an_unanswered_write_lives(
+    pair: World, make_world: type[World], stages: int, named: bool
+) -> None:
+    """Deciding again took the new topic for the old one, and deleted it with its records."""
+    pair.create("t", replication_factor=2)
+    former = pair.topic("t").topic_id
+    pair.hold_writes = True
+    pair.step(create_request(pair, "other"))
+    deletion = c.DeleteTopics(pair.new_id(), "", (("t", former if named else TopicId("")),))
+    creation = create_request(pair, "t")
+    pair.step(deletion)
+    pair.step(creation)
+    first, pair.held = pair.held, None
+    assert first is not None
+    versions = pair.documents.write(first.writes)
+    assert versions is not None
+    pair.step(c.WriteDone(first.write_id, versions))
+    pair.finish_partly(stages)
+    made = creation.topics[0].topic_id
+    for request_id, topic_id in ((deletion.request_id, former), (creation.request_id, made)):
+        result = pair.replies[request_id]
+        assert isinstance(result, c.TopicsChanged)
+        assert [(one.topic_id, one.error) for one in result.outcomes] == [(topic_id, None)]
+    after = make_world(pair.documents).start()
+    assert after.topic("t").topic_id == made
+    assert after.machine.image(0).deleted_topic_ids == (former,)
+
+
+def test_an_id_that_was_deleted_is_not_used_again(pair: World) -> None:
+    """As by a request that is sent again after its topic was deleted."""
+    request = create_request(pair)
+    pair.step(request)
+    pair.step(c.DeleteTopics(pair.new_id(), "", (("t", TopicId("")),)))
+    again = replace(request, request_id=pair.new_id())
+    pair.step(again)
+    result = pair.replies[again.request_id]
+    assert isinstance(result, c.TopicsChanged)
+    (outcome,) = result.outcomes
+    assert outcome.error is not None
+    assert outcome.error.code is ErrorCode.TOPIC_ID_MISMATCH
+    assert pair.machine.topic("t") is None
+
+
 # ---------------------------------------------------------------- hands in the store
 
 
