@@ -238,6 +238,44 @@ def test_copies_and_strangers_are_not_documents(
     assert texts(store) == {"topic/t": "mine"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"penstock.dev/metadata": None}}},
+        {"metadata": {"labels": {"penstock.dev/cluster": "other"}}},
+        {"data": {"key": "topic/other"}},
+    ],
+    ids=["no label", "another's label", "another key"],
+)
+def test_a_document_that_somebody_has_hidden_is_found_once_it_is_to_be_made(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str, change: dict[str, Any]
+) -> None:
+    """A controller makes what is missing, and is told for ever that it exists."""
+    store.write([[Put("topic/t", "before", None)]])
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    [item] = api_server.request("GET", path + "?labelSelector=penstock.dev/metadata")["items"]
+    merge = {"Content_Type": "application/merge-patch+json"}
+    api_server.request("PATCH", f"{path}/{item['metadata']['name']}", change, **merge)
+    assert texts(store) == {}
+    with pytest.raises(WriteConflictError):
+        store.write([[Put("topic/t", "after", None)]])
+    (found,) = store.read_all().values()
+    assert found.text == "before"
+    store.write([[Put("topic/t", "after", found.version)]])
+    assert texts(store) == {"topic/t": "after"}
+
+
+def test_a_stranger_where_a_document_must_be_is_named_and_left_alone(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "flights-metadata"}}
+    api_server.request("POST", path, {**body, "data": {"mine": "yes"}})
+    with pytest.raises(StoreUnavailableError, match="/flights-metadata is no document"):
+        store.write([[Put("cluster", "new", None)]])
+    assert api_server.request("GET", f"{path}/flights-metadata")["data"] == {"mine": "yes"}
+
+
 def test_the_object_that_a_person_writes_as_the_page_says_is_read(
     store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
 ) -> None:

@@ -148,9 +148,31 @@ class KubernetesMetadataStore:
             else:
                 made = self._api.request("PUT", path, body=body)
         except KubernetesError as error:
+            if error.is_conflict and change.expected is None:
+                with _unavailable():
+                    self._uncover(change.key)
             raise _failure(change, error) from None
         self._uids[change.key] = str(made["metadata"]["uid"])
         return str(made["metadata"]["resourceVersion"])
+
+    def _uncover(self, key: str) -> None:
+        """Somebody may have taken the labels of a document, or its key: then no list has it, and it
+        cannot be made either. Raises StoreUnavailableError if others have that name."""
+        name = self._objects.name_of(key)
+        for item in self._api.list(
+            self._objects.config_maps, fieldSelector=f"metadata.name={name}"
+        ):
+            metadata, data = item["metadata"], item.get("data") or {}
+            listed, named = self._objects.is_listed(metadata), data.get(KEY_FIELD) == key
+            if listed and named:
+                return
+            if not (listed or named):
+                raise StoreUnavailableError(
+                    f"ConfigMap {self._objects.namespace}/{name} is no document of this cluster, "
+                    "and is where one must be: delete it"
+                )
+            self._replace(key, data.get(TEXT_FIELD, ""), metadata["resourceVersion"])
+            _events.warning("labels or key of a document corrected", key=key, name=name)
 
     def _options(self, change: Delete) -> Json:
         preconditions = {"resourceVersion": change.expected}
@@ -164,10 +186,15 @@ class KubernetesMetadataStore:
         return self._api.list(self._objects.config_maps, labelSelector=selector, limit=_PAGE)
 
     def _correct_owner(self, key: str, text: str, version: str) -> str:
+        after = self._replace(key, text, version)
+        _events.info("corrected the owner of a document", key=key, owner=self._objects.owner_uid)
+        return after
+
+    def _replace(self, key: str, text: str, version: str) -> str:
+        """The same text, with all that the object must have beside it. Its version then."""
         body = self._objects.config_map(key, text, version, str(uuid.uuid4()))
         path = f"{self._objects.config_maps}/{self._objects.name_of(key)}"
         made = self._api.request("PUT", path, body=body)
-        _events.info("corrected the owner of a document", key=key, owner=self._objects.owner_uid)
         return str(made["metadata"]["resourceVersion"])
 
     # ------------------------------------------------------------ lease

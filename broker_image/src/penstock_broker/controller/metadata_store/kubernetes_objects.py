@@ -143,6 +143,11 @@ class ClusterObjects:
         data = {KEY_FIELD: key, TEXT_FIELD: text}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
+    def is_listed(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether `selector` finds the object."""
+        labels: Mapping[str, str] = metadata.get("labels") or {}
+        return labels.get(CLUSTER_LABEL) == self.cluster and METADATA_LABEL in labels
+
     def has_right_owner(self, metadata: Mapping[str, Any]) -> bool:
         """Whether the Cluster owns the object, or does not, as it should."""
         found = [
