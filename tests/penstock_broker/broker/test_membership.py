@@ -1,11 +1,14 @@
 """What a broker tells controllers of itself."""
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.local_broker import local_broker, topic_info
 
 from penstock.errors import ClusterError, ErrorCode, StaleDataDirectoryError
+from penstock.proto.v1 import controller_pb2
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
 from penstock_broker.durable_files import DurableFile
@@ -23,6 +26,10 @@ async def test_a_broker_registers_with_what_its_journal_has_promised(tmp_path: P
 
 def full(_file: DurableFile, _content: bytes) -> None:
     raise OSError("no space left on device")
+
+
+def no_space(_file: DurableFile, _content: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_a_broker_notes_its_stop_before_it_leaves(tmp_path: Path) -> None:
@@ -72,6 +79,27 @@ async def test_a_broker_that_is_refused_prepares_its_next_run_and_says_what_foll
             assert now == known, "the next run is refused, too, and tries again"
         else:
             assert (now.data_intact, now.generations) == (False, ("newest",))
+
+
+async def test_an_image_that_cannot_be_noted_ends_the_session_and_not_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it could not start again."""
+    async with local_broker(tmp_path) as broker:
+        membership = broker.process.membership
+        await broker.apply(topic_info())
+        accepted = controller_pb2.Registered(controller_epoch=1, cluster_id="cluster")
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableFile, "replace", no_space)
+            with pytest.raises(ClusterError, match="cannot be noted") as refused:
+                await broker.apply(topic_info(version=2))
+            assert refused.value.code is ErrorCode.DISK_FULL
+            membership._directory._meta = replace(membership._directory._meta, data_lost=True)
+            with pytest.raises(ClusterError, match="cannot be noted"):
+                await membership.registered(accepted)
+        await broker.apply(topic_info(version=2))
+        await membership.registered(accepted)
+        assert membership.metadata_version == broker.version
 
 
 async def test_a_broker_whose_first_image_failed_serves_after_the_next_one(

@@ -19,6 +19,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
 from penstock_broker.broker import process
+from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import Rewrite
 from penstock_broker.store.rocks import RocksLogStore
@@ -152,6 +153,36 @@ async def test_a_pass_ends_once_less_of_its_topic_is_to_be_compacted(
         store = broker.process._seams.store
         (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
         assert not stored.header.is_compacted
+
+
+async def test_a_pass_ends_once_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it writes again would take the last bytes, and nothing is given back before its end."""
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        await produce(broker, b"a", b"a", b"b")
+        rounds, replica = broker.process._upkeep._compaction, replica_of(broker)
+        timed, steps = rounds._timed, []
+
+        async def filling(*step: Any) -> Any:
+            steps.append(await timed(*step))
+            monkeypatch.setattr(
+                DiskGuard, "is_full", property(lambda _: isinstance(steps[-1], tuple))
+            )
+            return steps[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rounds, "_timed", filling)
+            await rounds._round()
+        assert isinstance(steps[-1], tuple), "it was about to write this"
+        store = broker.process._seams.store
+        (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
+        assert not stored.header.is_compacted
+        monkeypatch.undo()
+        await rounds._round()
+        (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
+        assert stored.header.is_compacted
 
 
 async def test_keys_that_do_not_fit_take_several_passes(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ The simulator creates the same object, with seams of its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import errno
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.types import ControllerEpoch
-from penstock.errors import StaleDataDirectoryError
+from penstock.errors import ClusterError, ErrorCode, StaleDataDirectoryError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.broker.replication import BrokerSeams, Replication
 from penstock_broker.config import BrokerConfig
@@ -170,18 +172,20 @@ class Membership:
         """A controller accepted this broker, which now belongs to its cluster."""
         self._view.check_epoch(answer.controller_epoch)
         self.journal.check_follows(answer.controller_epoch)
-        self._directory.adopt_cluster_id(answer.cluster_id)
-        self._directory.registration_accepted()
+        with _stored():
+            self._directory.adopt_cluster_id(answer.cluster_id)
+            self._directory.registration_accepted()
         self._view.cluster_id = answer.cluster_id
 
     async def apply(self, image: pb.ClusterImage) -> None:
         """Remembers the version, then applies the image: machines, then links, then waiters."""
-        await asyncio.get_running_loop().run_in_executor(
-            self._maintaining,
-            self._directory.remember_metadata,
-            ControllerEpoch(image.controller_epoch),
-            image.metadata_version,
-        )
+        with _stored():
+            await asyncio.get_running_loop().run_in_executor(
+                self._maintaining,
+                self._directory.remember_metadata,
+                ControllerEpoch(image.controller_epoch),
+                image.metadata_version,
+            )
         assert self.tasks is not None, "images come while the process runs"
         await self._replication.apply(image, self.tasks)
         self._reports.applied()
@@ -190,3 +194,19 @@ class Membership:
         if not self._serves:  # not only with the first image: that may have failed half-way
             await self._serving()
             self._serves = True
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    """What cannot be stored ends the session, which tries again, and not the process: that could
+    not start again on a full disk, and serves reads meanwhile. Raises ClusterError."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        code = ErrorCode.DISK_FULL if is_full else ErrorCode.STORAGE_FAILED
+        raise ClusterError(
+            f"what a controller says cannot be noted in the data directory: {error}; free or add "
+            "space, or look at the disk",
+            code,
+        ) from error

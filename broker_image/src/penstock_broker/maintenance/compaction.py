@@ -294,9 +294,10 @@ class Compaction:
             self._metrics.bytes_read.inc(size_bytes)
         if job.plan.end <= facts.start:
             return False
-        if not await self._rewrite(replica, job, truncations, config):
-            return False
         statistics = job.rewriter.statistics
+        if not await self._rewrite(replica, job, truncations, config):
+            self._replicas.removals += bool(statistics.removed)
+            return False
         now_ms = self._clock.wall.look().ms
         cleaned = await self._in_thread(lambda: job.finished(now_ms))
         if cleaned is None:
@@ -331,7 +332,8 @@ class Compaction:
     async def _rewrite(
         self, replica: Replica, job: Pass, truncations: int, planned: TopicConfig
     ) -> bool:
-        """The second half of a pass; False if the log, or what is wanted of it, has changed.
+        """The second half of a pass; False if the log, or what is wanted of it, has changed, or the
+        disk is full.
 
         `planned`: the settings by which it was planned.
         """
@@ -345,6 +347,8 @@ class Compaction:
             if not _may_go_on(planned, replica.config):
                 return False
             if not job.plan.may_go_on(replica.machine.copied_to):
+                return False
+            if self._disk.is_full:  # what is replaced is given back only after a pass
                 return False
             if not await self._replicas.rewrite(replica, rewrite, None, truncations):
                 return False

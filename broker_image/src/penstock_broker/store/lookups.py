@@ -100,7 +100,8 @@ class SlotLookup:
 
     def _start_of_last(self, min_bytes: int, first: IndexEntry, last: IndexEntry) -> Offset:
         """The newest start that leaves at least `min_bytes`, fewer than there are. Positions may
-        have holes: the start is a batch, and not what ends before it."""
+        have holes, from compaction: the start is a batch, and not what ends before it, and what
+        the holes take is no size."""
         if min_bytes == 0:
             return last.next_offset
         surplus = last.next_position - min_bytes
@@ -113,4 +114,18 @@ class SlotLookup:
         if too_late is None:
             return last.base_offset
         fits = self.index.at_or_before(self.slot, Offset(too_late.base_offset - 1))
-        return first.base_offset if fits is None else max(first.base_offset, fits.base_offset)
+        if fits is None:
+            return first.base_offset
+        start = max(first.base_offset, fits.base_offset)
+        return self._walked_back(start, min_bytes, first) if self.tail.compacted_end else start
+
+    def _walked_back(self, start: Offset, min_bytes: int, first: IndexEntry) -> Offset:
+        """The newest start at or before `start` that leaves at least `min_bytes`."""
+        kept = sum(entry.size for entry in self.index.from_offset(self.slot, start))
+        while kept < min_bytes and start > first.base_offset:
+            before = self.index.at_or_before(self.slot, Offset(start - 1))
+            if before is None:
+                break
+            start = before.base_offset
+            kept += before.size
+        return start
