@@ -3,6 +3,7 @@
 Tests of how it is installed, of its imports and of terminals start a Python of their own instead.
 """
 
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,3 +26,9 @@ def run(
     """To its end, whatever its exit code. `env` None: that of the tests."""
     said = [*PYTHON, *map(str, words)]
     return forked.run(forked.COMMAND_LINE, said, env=env, stdin=stdin, **options)
+
+
+def heed_hangups() -> None:
+    """In a new process. Whoever started these tests may ignore them, as nohup does, and programs
+    inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -5,11 +5,14 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from support import command_line
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
@@ -44,10 +47,21 @@ class TestForeground:
     def test_a_signal_while_it_starts_leaves_nothing(
         self, program: "Program", tmp_path: Path, number: signal.Signals
     ) -> None:
-        process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
-        wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
-        process.send_signal(number)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        up = ("local", "up", "-f", str(write_manifest(tmp_path)), "--port", "0")
+        with subprocess.Popen(
+            [sys.executable, *command_line.PYTHON, *up],
+            env=program.environment,
+            cwd=program.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=command_line.heed_hangups,  # noqa: PLW1509 - it takes no lock
+        ) as process:
+            try:
+                wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
+                process.send_signal(number)
+                out, err = process.communicate(timeout=TIMEOUT_S)
+            finally:
+                process.kill()
         # Where the signal was late, it has ended a cluster that ran: well.
         assert process.returncode == (0 if b" is running on " in out else 130)
         assert b"Traceback" not in err

@@ -152,7 +152,7 @@ def test_files_and_delimiters_go_in_and_come_out(penstock: "Program", topic: str
     told = penstock.fails("produce", topic, "--file", penstock.folder / "missing")
     assert "missing cannot be read: No such file or directory" in told
     refused = penstock.fails("consume", topic, "-e", "--output", "json", "-D", ";", code=2)
-    assert "leave out --format, --key-delimiter and --delimiter" in refused
+    assert "leave out --format, --key-delimiter, --null and --delimiter" in refused
 
 
 def test_delimiters_of_keys_are_the_same_at_both_ends(penstock: "Program", topic: str) -> None:

@@ -362,11 +362,6 @@ main(["consume", topic, "--to", "1000", "-p", "0"])
 """
 
 
-def heed_hangups() -> None:
-    """Whoever started these tests may ignore them, as nohup does, and programs inherit that."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 class TestCtrlC:
     """Every command ends at once, with 130, without a traceback; what was read is written."""
 
@@ -397,7 +392,7 @@ class TestCtrlC:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=heed_hangups,  # noqa: PLW1509 - it takes no lock
+            preexec_fn=command_line.heed_hangups,  # noqa: PLW1509 - it takes no lock
         )
         assert read_line(process.stdout) == b"first\n"
         assert interrupt(process, number) == (130, "")
