@@ -19,6 +19,15 @@ from penstock.rpc.errors import abort
 from penstock_broker.serving.listener import host_of_peer
 
 
+async def pass_on(inner: Any, request: Any, context: Any) -> Any:
+    """Calls a service that is not ours, in whichever way it answers."""
+    if not isasyncgenfunction(inner):
+        return await inner(request, context)
+    async for answer in inner(request, context):
+        await context.write(answer)
+    return None
+
+
 def counted(handler: Any, streams: "OpenStreams") -> Any:
     """A handler of a service that is not ours; if it answers with a stream, it counts as one."""
     if handler.stream_stream is not None:
@@ -31,11 +40,7 @@ def counted(handler: Any, streams: "OpenStreams") -> Any:
     async def call(request: Any, context: Any) -> None:
         try:
             with streams.opened(context.peer()):
-                if not isasyncgenfunction(inner):
-                    await inner(request, context)
-                    return
-                async for answer in inner(request, context):
-                    await context.write(answer)
+                await pass_on(inner, request, context)
         except OverloadedError as error:
             await abort(context, error)
 

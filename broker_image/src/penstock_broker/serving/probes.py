@@ -8,7 +8,6 @@ the one that has waited longest makes room. Plaintext: an answer says no more th
 lives.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -32,15 +31,16 @@ class Probes:
     def __init__(self, servicer: Any) -> None:
         self._servicer = servicer
         self._server: grpc.aio.Server | None = None
-        self._wait = RequestWait(CALLS_MAX, REQUEST_S)
 
     async def listen(self, transport: Transport, address: str) -> None:
         """Serves on `host:port`. Raises RuntimeError if the address is not available."""
         server = transport.server([])
-        check = grpc.stream_unary_rpc_method_handler(
-            self._check,
-            health_pb2.HealthCheckRequest.FromString,
-            health_pb2.HealthCheckResponse.SerializeToString,
+        check = RequestWait(CALLS_MAX, REQUEST_S).bounding(
+            grpc.unary_unary_rpc_method_handler(
+                self._servicer.Check,
+                health_pb2.HealthCheckRequest.FromString,
+                health_pb2.HealthCheckResponse.SerializeToString,
+            )
         )
         handler = grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check})
         server.add_generic_rpc_handlers((handler,))
@@ -54,8 +54,3 @@ class Probes:
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
-
-    async def _check(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        """A stream on this side only: see `RequestWait`."""
-        request = await self._wait.request(requests, context)
-        return await self._servicer.Check(request, context)

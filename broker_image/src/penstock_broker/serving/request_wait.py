@@ -8,10 +8,11 @@ its request; of more than `calls_max` calls that wait, the one that has waited l
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
+
+from penstock_broker.serving.open_streams import pass_on
 
 
 class RequestWait:
@@ -23,7 +24,7 @@ class RequestWait:
         self._waiting: deque[asyncio.Timeout] = deque()
         """Calls whose request has not come yet, the oldest first."""
 
-    async def request(self, requests: AsyncIterator[Any], context: Any) -> Any:
+    async def _request(self, requests: AsyncIterator[Any], context: Any) -> Any:
         """The request, as soon as it is here; ends the call if it does not come in time."""
         if len(self._waiting) >= self._calls_max:
             oldest = self._waiting.popleft()
@@ -53,11 +54,6 @@ class RequestWait:
             return handler
 
         async def call(requests: AsyncIterator[Any], context: Any) -> Any:
-            request = await self.request(requests, context)
-            if not isasyncgenfunction(inner):
-                return await inner(request, context)
-            async for answer in inner(request, context):
-                await context.write(answer)
-            return None
+            return await pass_on(inner, await self._request(requests, context), context)
 
         return make(call, handler.request_deserializer, handler.response_serializer)
