@@ -84,7 +84,8 @@ def decide_delete_topics(
         earlier = deleted_before.get(name)
         if earlier is not None and (found is None or found.topic_id != earlier):
             # Our own, from a write whose outcome was unknown; it may have made the next one, too.
-            draft.remember_deleted(earlier)
+            if not draft.is_deleted(earlier):
+                draft.remember_deleted(earlier)
             return earlier
         if found is None:
             raise _unknown_topic(name)

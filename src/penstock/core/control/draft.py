@@ -209,19 +209,21 @@ class Draft:
         self.remember_deleted(topic.topic_id)
 
     def remember_deleted(self, topic_id: TopicId) -> None:
-        """Brokers drop its logs. Nothing changes if that is known."""
-        if not self.is_deleted(topic_id):
-            tombstones = (*self.cluster.tombstones, Tombstone(topic_id, self._next_version))
-            self.put_cluster(replace(self.cluster, tombstones=tombstones[-TOMBSTONES_MAX:]))
+        """Brokers drop its logs."""
+        tombstones = (*self.cluster.tombstones, Tombstone(topic_id, self._next_version))
+        self.put_cluster(replace(self.cluster, tombstones=tombstones[-TOMBSTONES_MAX:]))
 
     def check_deletions(self) -> None:
         """Raises OverloadedError if one more could not be told to brokers beside those of this
         draft: they would keep its logs."""
-        made = sum(one.metadata_version == self._next_version for one in self.cluster.tombstones)
-        if made >= TOMBSTONES_MAX:
+        known = self.cluster.tombstones
+        if (
+            len(known) >= TOMBSTONES_MAX
+            and known[-TOMBSTONES_MAX].metadata_version == self._next_version
+        ):
             raise OverloadedError(
-                f"{made} topics are being deleted at once, the limit is {TOMBSTONES_MAX}; delete "
-                "the rest when these are gone"
+                f"{TOMBSTONES_MAX} topics are being deleted, as many as go at once; delete the "
+                "rest when these are gone"
             )
 
     def is_deleted(self, topic_id: TopicId) -> bool:
