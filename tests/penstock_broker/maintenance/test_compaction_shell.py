@@ -1,5 +1,6 @@
 """The shell of compaction: who is looked at, what happens to a pass that cannot finish."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
 from penstock_broker.broker import process
+from penstock_broker.maintenance.compaction import Compaction, Pass
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import Rewrite
@@ -47,6 +49,32 @@ def counted(broker: LocalBroker, name: str) -> float:
 
 async def passes(broker: LocalBroker, count: int) -> None:
     await wait_until_async(lambda: counted(broker, "passes") >= count, what=f"{count} passes")
+
+
+def after_each_step(
+    rounds: Compaction, patch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[None]]
+) -> list[Any]:
+    """Has something happen after each step of a pass; what the steps have returned."""
+    timed, steps = rounds._timed, list[Any]()
+
+    async def stepping(*step: Any) -> Any:
+        steps.append(await timed(*step))
+        await happens()
+        return steps[-1]
+
+    patch.setattr(rounds, "_timed", stepping)
+    return steps
+
+
+def fills_at_rewrite(number: int, rounds: Compaction, patch: pytest.MonkeyPatch) -> list[Any]:
+    """Fills the disk when a pass is about to write this chunk, counted from 1."""
+
+    async def look() -> None:
+        if sum(isinstance(step, tuple) for step in steps) == number:
+            patch.setattr(DiskGuard, "is_full", property(lambda _: True))
+
+    steps = after_each_step(rounds, patch, look)
+    return steps
 
 
 @pytest.fixture
@@ -140,14 +168,11 @@ async def test_a_pass_ends_once_less_of_its_topic_is_to_be_compacted(
         await broker.apply(topic_info(configs=COMPACT))
         await produce(broker, b"a", b"a", b"b")
         rounds, replica = broker.process._upkeep._compaction, replica_of(broker)
-        timed, steps = rounds._timed, []
 
-        async def changing(*step: Any) -> Any:
-            steps.append(await timed(*step))
+        async def change() -> None:
             await broker.apply(topic_info(configs=changed))
-            return steps[-1]
 
-        monkeypatch.setattr(rounds, "_timed", changing)
+        steps = after_each_step(rounds, monkeypatch, change)
         await rounds._round()
         assert isinstance(steps[-1], tuple), "it was about to write this"
         store = broker.process._seams.store
@@ -163,18 +188,8 @@ async def test_a_pass_ends_once_the_disk_is_full(
         await broker.apply(topic_info(configs=COMPACT))
         await produce(broker, b"a", b"a", b"b")
         rounds, replica = broker.process._upkeep._compaction, replica_of(broker)
-        timed, steps = rounds._timed, []
-
-        async def filling(*step: Any) -> Any:
-            steps.append(await timed(*step))
-            monkeypatch.setattr(
-                DiskGuard, "is_full", property(lambda _: isinstance(steps[-1], tuple))
-            )
-            return steps[-1]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(rounds, "_timed", filling)
-            await rounds._round()
+        steps = fills_at_rewrite(1, rounds, monkeypatch)
+        await rounds._round()
         assert isinstance(steps[-1], tuple), "it was about to write this"
         store = broker.process._seams.store
         (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
@@ -183,6 +198,28 @@ async def test_a_pass_ends_once_the_disk_is_full(
         await rounds._round()
         (stored,) = store.read(replica.slot, Offset(0), 1 << 20, Offset(3))
         assert stored.header.is_compacted
+
+
+async def test_what_a_pass_has_saved_before_it_ends_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        for key in (b"a", b"a", b"b", b"b"):
+            await produce(broker, key)
+        rounds, replicas = broker.process._upkeep._compaction, broker.process._replicas
+        pass_on, removals = rounds.pass_on, replicas.removals
+
+        def batch_by_batch(*planned: Any) -> Pass:
+            job = pass_on(*planned)
+            job._chunk_bytes = 1
+            return job
+
+        monkeypatch.setattr(rounds, "pass_on", batch_by_batch)
+        fills_at_rewrite(3, rounds, monkeypatch)
+        await rounds._round()
+        assert counted(broker, "passes") == 0
+        assert replicas.removals == removals + 1
 
 
 async def test_keys_that_do_not_fit_take_several_passes(tmp_path: Path) -> None:

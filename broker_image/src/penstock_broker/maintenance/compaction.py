@@ -296,6 +296,7 @@ class Compaction:
             return False
         statistics = job.rewriter.statistics
         if not await self._rewrite(replica, job, truncations, config):
+            # Space that its chunks have saved so far can be given back.
             self._replicas.removals += bool(statistics.removed)
             return False
         now_ms = self._clock.wall.look().ms
