@@ -296,8 +296,10 @@ def _wrong(
     missing = _missing(done, moved)
     if missing:
         return f"copy not complete: {missing}"
-    why = "; ".join(f"{group}: {why}" for group, why in left.items())
-    return f"groups were not moved: {why}; then repeat the command" if why else ""
+    if not left:
+        return ""
+    reasons = "; ".join(f"{group}: {why}" for group, why in left.items())
+    return f"groups were not moved: {reasons}; mend that, then repeat the command"
 
 
 def _missing(done: "Done", moved: Sequence[tuple[str, "Translation"]]) -> str:

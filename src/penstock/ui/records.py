@@ -33,10 +33,10 @@ from penstock.views.records import Page, Wanted, record_view
 
 AT_ONCE: Final = 3
 SCAN_RECORDS: Final = 20_000
-"""Of all partitions together, if there is a filter."""
+"""Of all partitions together."""
 SCAN_BYTES: Final = 16 << 20
 BEGIN: Final = 8
-"""Offsets, of all partitions together: they may be large ones."""
+"""How many offsets of all partitions together are looked at first: they may be large ones."""
 FURTHER: Final = 4
 """How many times as many offsets are looked at, if there were too few records in the last ones."""
 TIME_S: Final = 6.0

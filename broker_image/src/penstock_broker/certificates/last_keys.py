@@ -12,7 +12,8 @@ from typing import Any
 def with_last_keys(document: bytes, before: bytes) -> bytes:
     """A controller's document of issuers; what it does not know is as in the document `before`.
 
-    Keys stay with their issuer, kind and audience. A document that is none is returned as it is.
+    Keys stay with their issuer, kind and audience. A document that cannot be read is returned as it
+    is.
     """
     known = {_identity(entry): entry["jwks"] for entry in _entries(before) if _has_keys(entry)}
     entries = _entries(document)

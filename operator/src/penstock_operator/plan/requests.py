@@ -1,6 +1,6 @@
 """What is said of requests, by annotations of a Cluster, that are for no broker. Pure.
 
-Such a request would else be kept in silence, until there is a broker of that id.
+Otherwise such a request would wait in silence until there is a broker of that id.
 """
 
 from penstock_operator.model import Observed, Severity, Wait

@@ -172,9 +172,8 @@ class Transaction:
     def __enter__(self) -> Self:
         try:
             self.begin()
-        except (
-            BaseException
-        ) as error:  # Ctrl-C, a moment after it had begun: nobody else would end it
+        except BaseException as error:
+            # Ctrl-C may come a moment after it had begun: nobody else would end it.
             self.__exit__(type(error), error, None)
             raise
         return self
